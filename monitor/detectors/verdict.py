@@ -1,0 +1,53 @@
+"""What a detector says: who did what, since when, on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from monitor.names import GroupName, RankName
+
+
+class Kind(StrEnum):
+    """Fault kinds; the class in ALGORITHMS.md section 0 beside each."""
+
+    DEAD = "dead"  # D
+    NOT_ENTERED = "not_entered"  # H1: a hang outside any collective
+    MISMATCH = "mismatch"  # H2
+    STRAGGLER = "straggler"  # S1
+
+
+class Confidence(StrEnum):
+    """How much an accusation may be trusted to act on."""
+
+    CERTAIN = "certain"
+    """Seen directly (a dead process), or the only explanation of what every rank shows."""
+    LIKELY = "likely"
+    """Supported by a strict majority or by the rank's own history, contradicted by nothing."""
+    UNSURE = "unsure"
+    """Culprits tie or evidence is missing; never evicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One detector's finding in one tick."""
+
+    kind: Kind
+    culprits: tuple[RankName, ...]
+    """Sorted. Those between whom it cannot be told, when `confidence` is UNSURE."""
+    groups: tuple[GroupName, ...]
+    """Replica groups of the culprits, sorted."""
+    reason: str
+    """One English sentence that a tired person understands."""
+    confidence: Confidence
+    since_s: float
+    """Unix time at which the fault began, as nearly as it can be known."""
+    victims: tuple[RankName, ...] = ()
+    """Ranks that wait for the culprits."""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    """What it rests on: source -> observation."""
+    lost_s: float = 0.0
+    """Fleet time lost to it so far, for faults that only slow (straggler)."""
+    signature: str = ""
+    """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""

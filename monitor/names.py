@@ -1,0 +1,31 @@
+"""The domain's names as types. Source of most: `worker_server.wire`."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from worker_server.wire import GroupName, Host, RankName, ReplicaId, rank_name, split_rank_name
+
+IncidentId = NewType("IncidentId", str)
+
+__all__ = [
+    "GroupName",
+    "Host",
+    "IncidentId",
+    "RankName",
+    "ReplicaId",
+    "group_of",
+    "group_of_replica",
+    "rank_name",
+    "split_rank_name",
+]
+
+
+def group_of(rank: RankName) -> GroupName:
+    """Replica group of a rank: `rg_1` for `rg_1.0`."""
+    return split_rank_name(rank)[0]
+
+
+def group_of_replica(replica_id: ReplicaId) -> GroupName:
+    """Stable group name of a replica id: what TorchFT was given, without its `:uuid`."""
+    return GroupName(replica_id.partition(":")[0])
