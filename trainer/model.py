@@ -48,8 +48,8 @@ class Block(nn.Module):
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, width))
         hidden = F.gelu(self.expand(self.norm_mlp(x)))
-        x = x + self.contract(hidden)
-        return x
+        added: Tensor = self.contract(hidden)
+        return x + added
 
 
 class ByteTransformer(nn.Module):
