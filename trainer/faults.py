@@ -81,8 +81,10 @@ class Fault:
     """Of `mismatch`."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.:@-]*\w[\w.:@-]*", self.id):
-            raise FaultError(f"fault id {self.id!r}: use letters, digits and ._:@-")
+        if not re.fullmatch(r"\w[\w.:@-]*", self.id):
+            raise FaultError(
+                f"fault id {self.id!r}: use letters, digits and ._:@-, a letter or digit first"
+            )
         try:
             split_rank_name(self.rank)
         except WireError as error:
@@ -111,9 +113,7 @@ class Marker:
 
 # -- from text and JSON to faults and back --------------------------------------------------
 
-_SPEC: Final = re.compile(
-    r"(?P<kind>\w+)(?::(?P<argument>[^@]*))?@(?P<rank>[^:@]+)(?::(?P<step>.+))?"
-)
+_SPEC: Final = re.compile(r"(?P<kind>[^@]+)@(?P<rank>[^:@]+)(?::(?P<step>.+))?")
 _HELP: Final = "expected kind[:arg]@rank[:step], such as hang@rg_1.0:30 or slow:5@rg_2.0:12"
 
 
@@ -135,8 +135,6 @@ def _parse_spec(spec: str) -> Fault:
         if not match["step"].isdecimal():
             raise FaultError(f"fault {spec!r}: step {match['step']!r} is not a number")
         data["step"] = int(match["step"])
-    if match["argument"] is not None:
-        data["argument"] = match["argument"]
     return parse_fault(data)
 
 
@@ -156,8 +154,9 @@ def parse_fault(data: Any) -> Fault:
         if not isinstance(data.get(key), str):
             raise FaultError(f"fault {data.get('id')!r}: {key!r} is missing or not a text")
     name, _, written = data["kind"].partition(":")
-    argument = written or data.get("argument", data.get("variant"))
-    if name not in set(Kind):
+    if written and name not in {Kind.SLOW, Kind.MISMATCH}:
+        raise FaultError(f"fault {data['id']!r}: {name!r} takes no argument")
+    if name not in tuple(Kind):
         raise FaultError(f"fault {data['id']!r}: unknown kind {name!r} (known: {', '.join(Kind)})")
     kind = Kind(name)
     step = data.get("step")
@@ -168,25 +167,24 @@ def parse_fault(data: Any) -> Fault:
         kind=kind,
         rank=data["rank"],
         step=step,
-        factor=_factor(data, argument) if kind is Kind.SLOW else DEFAULT_FACTOR,
-        variant=_variant(data, argument) if kind is Kind.MISMATCH else Variant.OP,
+        factor=_factor(data, written) if kind is Kind.SLOW else DEFAULT_FACTOR,
+        variant=_variant(data, written) if kind is Kind.MISMATCH else Variant.OP,
     )
 
 
-def _factor(data: Mapping[str, Any], argument: Any) -> float:
-    value = data.get("factor", DEFAULT_FACTOR) if argument is None else argument
+def _factor(data: Mapping[str, Any], written: str) -> float:
+    value = written or data.get("factor", DEFAULT_FACTOR)
     try:
         return float(value)
     except (TypeError, ValueError):
         raise FaultError(f"fault {data['id']!r}: factor {value!r} is not a number") from None
 
 
-def _variant(data: Mapping[str, Any], argument: Any) -> Variant:
-    if argument is None:
-        return Variant.OP
-    if argument not in set(Variant):
-        raise FaultError(f"fault {data['id']!r}: unknown mismatch {argument!r} (known: op, size)")
-    return Variant(argument)
+def _variant(data: Mapping[str, Any], written: str) -> Variant:
+    value = written or data.get("variant", Variant.OP)
+    if value not in tuple(Variant):
+        raise FaultError(f"fault {data['id']!r}: unknown mismatch {value!r} (known: op, size)")
+    return Variant(value)
 
 
 def inject(path: Path, *faults: Fault) -> None:
@@ -196,7 +194,7 @@ def inject(path: Path, *faults: Fault) -> None:
 
 def markers(path: Path) -> list[Marker]:
     """What fired so far, oldest first; `path` is the fault file."""
-    found = [_read_marker(marker) for marker in _fired(path).glob("*") if marker.suffix != ".tmp"]
+    found = [_read_marker(marker) for marker in _fired(path).glob("[!.]*")]
     return sorted(found, key=lambda marker: (marker.time, marker.id))
 
 
@@ -211,7 +209,7 @@ def _read_marker(path: Path) -> Marker:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    half = path.with_name(f".{path.name}.{os.getpid()}")
     half.write_text(text + "\n")
     half.replace(path)
 
