@@ -180,4 +180,5 @@ def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
         ("begin", 0), *a_step, ("end", 0, True, 512),
         ("begin", 1), *a_step, ("end", 1, True, 512),
         ("begin", 2), *a_step, ("end", 2, True, 512),
+        "closed",
     ]  # fmt: skip
