@@ -196,7 +196,7 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR091
             planned=faults.parse_specs(os.environ.get(faults.ENVIRONMENT, "")),
         )
         pace = Pace(opt.step_time_s)
-        record = status.StatusFile(opt.status_file, rank=place.name, pid=os.getpid())
+        record = status.open_for(opt.status_file, place.name)
         record.write(
             "started",
             host=place.host,
