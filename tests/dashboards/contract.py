@@ -1,0 +1,50 @@
+"""Metrics that the monitor and the ranks export, by name: what CONTRACT.md lists.
+
+To be replaced by what the exporters say of themselves.
+"""
+
+COUNTERS_AND_GAUGES = frozenset(
+    {
+        "up",
+        # a rank's WorkerServer
+        "lightkeeper_rank_alive",
+        "lightkeeper_rank_step",
+        "lightkeeper_rank_attempts_total",
+        "lightkeeper_rank_commits_total",
+        "lightkeeper_rank_phase_seconds_total",
+        "lightkeeper_rank_loss",
+        "lightkeeper_rank_tokens_total",
+        "lightkeeper_rank_quorum_id",
+        "lightkeeper_rank_participants",
+        "lightkeeper_rank_last_commit_timestamp_seconds",
+        "lightkeeper_rank_collective_enqueued",
+        "lightkeeper_rank_collective_completed",
+        "lightkeeper_rank_info",
+        # the monitor
+        "lightkeeper_build_info",
+        "lightkeeper_ranks",
+        "lightkeeper_groups",
+        "lightkeeper_group_step",
+        "lightkeeper_group_commits_total",
+        "lightkeeper_group_in_quorum",
+        "lightkeeper_group_last_heartbeat_timestamp_seconds",
+        "lightkeeper_lighthouse_up",
+        "lightkeeper_quorum_id",
+        "lightkeeper_quorum_participants",
+        "lightkeeper_incidents",
+        "lightkeeper_incident_transitions_total",
+        "lightkeeper_evictions_total",
+        "lightkeeper_holds_total",
+        "lightkeeper_quarantined_hosts",
+        "lightkeeper_tick_lateness_seconds",
+        "lightkeeper_poll_failures_total",
+        "lightkeeper_detector_failures_total",
+        "lightkeeper_store_errors_total",
+        "lightkeeper_rank_busy_seconds",
+    }
+)
+HISTOGRAMS = frozenset({"lightkeeper_incident_stage_seconds", "lightkeeper_tick_duration_seconds"})
+
+EXPORTED = COUNTERS_AND_GAUGES | {
+    f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")
+}

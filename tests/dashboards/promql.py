@@ -1,0 +1,16 @@
+"""Names of metrics in a PromQL expression: every identifier that can be nothing else."""
+
+import re
+
+_KEYWORDS = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right", "or", "and",
+                       "unless", "bool", "offset", "inf", "nan"})  # fmt: skip
+
+
+def metrics(expr):
+    """The metric names in `expr`; strings, matchers, ranges and label lists do not count."""
+    bare = re.sub(r'"[^"]*"', " ", expr)
+    bare = re.sub(r"\{[^}]*\}", " ", bare)
+    bare = re.sub(r"\[[^\]]*\]", " ", bare)
+    bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
+    found = re.finditer(r"(?<![\w:.$])([a-zA-Z_:][\w:]*)(\s*\()?", bare)
+    return {m[1] for m in found if not m[2] and m[1].lower() not in _KEYWORDS}
