@@ -55,10 +55,12 @@ def ask_monitor(url: str, group: str) -> Callable[[str], Admission]:
             )
             response.raise_for_status()
             answer = response.json()
-            admit, reason = answer["admit"], str(dict(answer).get("reason", ""))
+            admit, reason = answer["admit"], str(answer.get("reason", ""))
+            if not isinstance(admit, bool):
+                raise TypeError(f"'admit' is {admit!r}")
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             return Away(f"{type(error).__name__}: {error}")
-        return Admitted(reason) if admit is True else Refused(reason)
+        return Admitted(reason) if admit else Refused(reason)
 
     return ask
 
