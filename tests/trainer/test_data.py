@@ -1,0 +1,53 @@
+import numpy as np
+import torch
+
+from trainer import data
+
+CORPUS = data.Corpus(bytes(range(256)) * 40)
+WHERE = {"seed": 7, "step": 900, "group_index": 1, "group_rank": 0, "size": 4, "length": 16}
+
+
+def test_the_same_place_and_step_give_the_same_batch_with_no_state_in_between():
+    first, _ = CORPUS.batch(**WHERE)
+    CORPUS.batch(**{**WHERE, "step": 3})
+
+    again, _ = data.Corpus(CORPUS.text).batch(**WHERE)
+
+    assert torch.equal(first, again)
+
+
+def test_every_part_of_the_key_changes_the_batch():
+    base, _ = CORPUS.batch(**WHERE)
+    for part in ("seed", "step", "group_index", "group_rank"):
+        other, _ = CORPUS.batch(**{**WHERE, part: WHERE[part] + 1})
+        assert not torch.equal(base, other), part
+
+
+def test_the_target_of_a_byte_is_the_byte_after_it():
+    inputs, targets = CORPUS.batch(**WHERE)
+
+    assert inputs.shape == targets.shape == (4, 16)
+    assert torch.equal((inputs + 1) % 256, targets)
+
+
+def test_the_last_byte_of_a_corpus_can_be_drawn():
+    tiny = data.Corpus(b"ab")
+
+    inputs, targets = tiny.batch(**{**WHERE, "length": 1})
+
+    assert inputs.tolist() == [[97]] * 4
+    assert targets.tolist() == [[98]] * 4
+
+
+def test_the_standard_library_is_real_text_and_read_the_same_twice():
+    once, twice = data.standard_library(), data.standard_library()
+
+    assert once.sha256 == twice.sha256
+    assert b"class ArgumentParser(" in once.text
+    assert once.values.dtype == np.uint8
+
+
+def test_a_group_is_numbered_by_its_trailing_digits_as_torchft_does():
+    assert data.group_index("rg_1") == 1
+    assert data.group_index("rack7-12") == 12
+    assert data.group_index("blue") == data.group_index("blue") != data.group_index("red")

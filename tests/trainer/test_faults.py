@@ -1,0 +1,249 @@
+import json
+
+import pytest
+
+from trainer import faults
+from trainer.faults import Fault, FaultError, Injector, Kind, Variant
+
+# -- what is written ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param("hang@rg_1.0:30", Fault("hang@rg_1.0:30", Kind.HANG, "rg_1.0", 30), id="step"),
+        pytest.param("stop@rg_1.0", Fault("stop@rg_1.0", Kind.STOP, "rg_1.0"), id="now-implied"),
+        pytest.param("gil@a.3:now", Fault("gil@a.3:now", Kind.GIL, "a.3"), id="now-said"),
+        pytest.param(
+            "slow:2.5@rg_2.0:12",
+            Fault("slow:2.5@rg_2.0:12", Kind.SLOW, "rg_2.0", 12, factor=2.5),
+            id="slow-factor",
+        ),
+        pytest.param(
+            "mismatch:size@rg_0.1:0",
+            Fault("mismatch:size@rg_0.1:0", Kind.MISMATCH, "rg_0.1", 0, variant=Variant.SIZE),
+            id="mismatch-size-at-step-zero",
+        ),
+    ],
+)
+def test_a_spec_says_kind_argument_rank_and_step(spec, expected):
+    assert faults.parse_specs(spec) == (expected,)
+
+
+def test_several_specs_are_separated_by_commas():
+    first, second = faults.parse_specs("hang@rg_0.0:1, crash@rg_1.0:2,")
+
+    assert (first.kind, second.kind) == (Kind.HANG, Kind.CRASH)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        pytest.param("hang", "fault 'hang': expected kind[:arg]@rank[:step], such as "
+                     "hang@rg_1.0:30 or slow:5@rg_2.0:12", id="no-rank"),
+        pytest.param("burn@rg_1.0:3", "fault 'burn@rg_1.0:3': unknown kind 'burn' "
+                     "(known: hang, gil, stop, crash, slow, mismatch)", id="kind"),
+        pytest.param("hang@rg_1:3", "fault 'hang@rg_1:3': not a rank name: 'rg_1' "
+                     "(expected GROUP.RANK, such as rg_0.1)", id="rank"),
+        pytest.param("hang@rg_1.0:soon", "fault 'hang@rg_1.0:soon': step 'soon' is not a number",
+                     id="step"),
+        pytest.param("slow:x@rg_1.0", "fault 'slow:x@rg_1.0': factor 'x' is not a number",
+                     id="factor"),
+        pytest.param("slow:1@rg_1.0", "fault 'slow:1@rg_1.0': factor 1 is not above 1",
+                     id="factor-of-one"),
+        pytest.param("slow:nan@rg_1.0", "fault 'slow:nan@rg_1.0': factor nan is not above 1",
+                     id="factor-nan"),
+        pytest.param("hang:3@rg_1.0", "fault 'hang:3@rg_1.0': 'hang' takes no argument",
+                     id="argument-of-none"),
+        pytest.param("mismatch:dtype@rg_1.0", "fault 'mismatch:dtype@rg_1.0': unknown mismatch "
+                     "'dtype' (known: op, size)", id="variant"),
+    ],
+)  # fmt: skip
+def test_a_bad_spec_gives_one_line_that_names_the_mistake(spec, said):
+    with pytest.raises(FaultError) as caught:
+        faults.parse_specs(spec)
+
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param("hang", id="text"),
+        pytest.param({}, id="empty"),
+        pytest.param({"id": "a", "kind": "hang"}, id="no-rank"),
+        pytest.param({"id": "a/b", "kind": "hang", "rank": "g.0"}, id="id-leaves-the-folder"),
+        pytest.param({"id": "..", "kind": "hang", "rank": "g.0"}, id="id-is-a-folder"),
+        pytest.param({"id": "a", "kind": "hang", "rank": "g.0", "step": -1}, id="step-below-zero"),
+        pytest.param({"id": "a", "kind": "hang", "rank": "g.0", "step": True}, id="step-is-a-bool"),
+        pytest.param({"id": "a", "kind": "slow", "rank": "g.0", "factor": []}, id="factor-a-list"),
+        pytest.param({"id": "a", "kind": "mismatch", "rank": "g.0", "variant": []}, id="variant"),
+    ],
+)
+def test_bad_json_raises_a_fault_error_of_one_line(data):
+    with pytest.raises(FaultError) as caught:
+        faults.parse_fault(data)
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_an_injected_fault_is_read_back_as_it_was(tmp_path, kind):
+    file = tmp_path / "faults.json"
+    fault = Fault("one", kind, "rg_1.0", 3)
+
+    faults.inject(file, fault)
+
+    assert [faults.parse_fault(item) for item in json.loads(file.read_text())] == [fault]
+
+
+# -- what happens in the rank ---------------------------------------------------------------
+
+
+class Rank:
+    """An injector whose acts are written down instead of done."""
+
+    def __init__(self, folder, name="rg_1.0", *, host="host-1", world_size=1, planned=()):
+        self.file = folder / "faults.json"
+        self.acted, self.said = [], []
+        self.markers_when_acting = []
+        self.injector = Injector(
+            name,
+            world_size=world_size,
+            host=host,
+            file=self.file,
+            planned=planned,
+            acts={kind: lambda kind=kind: self.act(kind) for kind in faults.ACTS},
+            say=self.said.append,
+            clock=lambda: 1000.0,
+        )
+
+    def act(self, kind):
+        self.acted.append(kind)
+        self.markers_when_acting.append(faults.markers(self.file))
+
+    def poll(self, *steps):
+        for step in steps:
+            self.injector.poll(step)
+        return self.acted
+
+
+@pytest.mark.parametrize("kind", [Kind.HANG, Kind.GIL, Kind.STOP, Kind.CRASH])
+def test_a_fault_fires_at_its_step_and_its_marker_is_there_before_it_acts(tmp_path, kind):
+    rank = Rank(tmp_path, planned=[Fault("one", kind, "rg_1.0", 5)])
+
+    assert rank.poll(3, 4) == []
+    assert rank.poll(5) == [kind]
+    assert rank.markers_when_acting == [[faults.Marker("one", kind, "rg_1.0", "host-1", 5, 1000.0)]]
+
+
+def test_a_step_that_was_jumped_over_by_a_heal_does_not_lose_the_fault(tmp_path):
+    assert Rank(tmp_path, planned=faults.parse_specs("hang@rg_1.0:5")).poll(2, 9) == [Kind.HANG]
+
+
+def test_a_fault_fires_once_even_after_a_restart(tmp_path):
+    planned = faults.parse_specs("crash@rg_1.0:5")
+
+    assert Rank(tmp_path, planned=planned).poll(5, 6) == [Kind.CRASH]
+    assert Rank(tmp_path, planned=planned).poll(5, 6) == []
+
+
+def test_a_fault_hits_only_its_rank(tmp_path):
+    assert Rank(tmp_path, "rg_2.0", planned=faults.parse_specs("hang@rg_1.0")).poll(1) == []
+
+
+def test_a_fault_without_a_step_in_the_file_fires_at_the_next_step(tmp_path):
+    rank = Rank(tmp_path)
+    assert rank.poll(7) == []
+
+    faults.inject(rank.file, Fault("now", Kind.STOP, "rg_1.0"))
+
+    assert rank.poll(8) == [Kind.STOP]
+    assert [marker.step for marker in faults.markers(rank.file)] == [8]
+
+
+def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
+    rank = Rank(tmp_path)
+    bad = {"id": "bad", "kind": "burn", "rank": "rg_1.0"}
+    rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
+
+    assert rank.poll(1, 2) == [Kind.HANG]
+    assert rank.said == [
+        "rg_1.0: error: fault 'bad': unknown kind 'burn' "
+        "(known: hang, gil, stop, crash, slow, mismatch)",
+        "rg_1.0: fault 'ok' (hang) fires at step 1",
+    ]
+
+
+def test_a_file_that_is_no_json_is_one_line_until_it_changes(tmp_path):
+    rank = Rank(tmp_path)
+    rank.file.write_text("{")
+
+    assert rank.poll(1, 2, 3) == []
+    assert len(rank.said) == 1
+    assert rank.said[0].startswith(f"rg_1.0: error: fault file {rank.file}: ")
+
+
+def test_a_removed_file_takes_its_faults_with_it(tmp_path):
+    rank = Rank(tmp_path)
+    faults.inject(rank.file, Fault("late", Kind.HANG, "rg_1.0", 9))
+    rank.poll(1)
+    rank.file.unlink()
+
+    assert rank.poll(9) == []
+
+
+def test_faults_in_the_environment_need_a_place_for_their_markers():
+    with pytest.raises(FaultError, match="needs --fault-file"):
+        Injector("rg_1.0", world_size=1, planned=faults.parse_specs("hang@rg_1.0:3"))
+
+
+SLOW = faults.parse_specs("slow:3@rg_1.0:5")
+
+
+def test_slow_stays_until_the_process_ends(tmp_path):
+    rank = Rank(tmp_path, planned=SLOW)
+    factors = []
+    for step in (4, 5, 6):
+        rank.poll(step)
+        factors.append(rank.injector.slow_factor)
+
+    assert factors == [1.0, 3.0, 3.0]
+
+
+def test_slow_belongs_to_the_host_and_hits_whoever_comes_there_next(tmp_path):
+    Rank(tmp_path, planned=SLOW).poll(5)
+
+    assert Rank(tmp_path, planned=SLOW).injector.slow_factor == 3.0
+    assert Rank(tmp_path, "rg_7.0", planned=SLOW).injector.slow_factor == 3.0
+
+
+def test_a_group_that_moved_to_another_host_is_fast_again_and_stays_so(tmp_path):
+    Rank(tmp_path, planned=SLOW).poll(5)
+    moved = Rank(tmp_path, host="spare-1", planned=SLOW)
+    moved.poll(5, 6)
+
+    assert moved.injector.slow_factor == 1.0
+
+
+def test_the_other_rank_of_a_slow_host_is_not_slow(tmp_path):
+    Rank(tmp_path, planned=SLOW).poll(5)
+
+    assert Rank(tmp_path, "rg_1.1", planned=SLOW).injector.slow_factor == 1.0
+
+
+def test_a_mismatch_is_handed_out_once_in_a_group_of_two(tmp_path):
+    rank = Rank(tmp_path, world_size=2, planned=faults.parse_specs("mismatch:size@rg_1.0:5"))
+    rank.poll(5)
+
+    assert [rank.injector.take_mismatch() for _ in range(2)] == [Variant.SIZE, None]
+
+
+def test_a_mismatch_in_a_group_of_one_is_refused_in_log_and_marker(tmp_path):
+    rank = Rank(tmp_path, world_size=1, planned=faults.parse_specs("mismatch@rg_1.0:5"))
+    rank.poll(5, 6)
+
+    refused = "a mismatch needs a replica group of at least 2 ranks"
+    assert rank.injector.take_mismatch() is None
+    assert rank.said == [f"rg_1.0: error: fault 'mismatch@rg_1.0:5' refused: {refused}"]
+    assert [marker.refused for marker in faults.markers(rank.file)] == [refused]

@@ -1,0 +1,183 @@
+"""A real fleet: torch imported once, then forked; a real Lighthouse; gloo on loopback."""
+
+import json
+import multiprocessing
+import os
+import socket
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.fakes import FakeReporter
+from trainer import options, status
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+DEADLINE_S = 50.0
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def until(condition, what):
+    """The first true answer of `condition`, or a failure that says what was awaited."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        if answer := condition():
+            return answer
+        time.sleep(0.05)
+    return pytest.fail(f"after {DEADLINE_S:g} s still not: {what}")
+
+
+def rank_process(start, group, group_rank, world_size, port, arguments, told):
+    """In the fork: wait for the Lighthouse's address, then be a rank."""
+    lighthouse = start.recv()
+    os.environ.update(
+        RANK=str(group_rank),
+        WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        REPLICA_GROUP=group,
+        TORCHFT_LIGHTHOUSE=lighthouse,
+        GLOO_SOCKET_IFNAME="lo",
+        LIGHTKEEPER_HOST="host-1",
+    )
+    from trainer import train
+
+    reporter = FakeReporter()
+    train.train(options.parse(arguments), reporter)
+    told.write_text(json.dumps(reporter.told))
+
+
+class Fleet:
+    """Forked groups, each waiting for `start`. Forks come first: the Lighthouse has threads."""
+
+    def __init__(self, folder: Path, groups: int, world_size: int, *arguments: str):
+        import torch
+
+        # AdamW imports this at its first step: once here, or in every fork.
+        import torch._dynamo
+        import torchft  # noqa: F401
+
+        torch.set_num_threads(1)
+        self.status_file = folder / "status.jsonl"
+        context = multiprocessing.get_context("fork")
+        self._ranks = {}
+        for group in range(groups):
+            port = free_port()
+            for group_rank in range(world_size):
+                name = f"rg_{group}.{group_rank}"
+                ours, theirs = context.Pipe()
+                told = folder / f"{name}.told"
+                every = ["--status-file", str(self.status_file), *arguments]
+                process = context.Process(
+                    target=rank_process,
+                    args=(theirs, f"rg_{group}", group_rank, world_size, port, every, told),
+                    daemon=True,
+                )
+                process.start()
+                self._ranks[name] = (process, ours, told)
+
+        from torchft.coordination import LighthouseServer
+
+        self._lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
+        self._address = f"http://127.0.0.1:{self._lighthouse.address().rpartition(':')[2]}"
+
+    def start(self, *names):
+        for name in names:
+            self._ranks[name][1].send(self._address)
+
+    def events(self, event, rank=None):
+        return [
+            line
+            for line in status.read(self.status_file)
+            if line["event"] == event and rank in {None, line["rank"]}
+        ]
+
+    def told(self, name):
+        return [
+            tuple(entry) if isinstance(entry, list) else entry
+            for entry in json.loads(self._ranks[name][2].read_text())
+        ]
+
+    def exit_codes(self):
+        for process, _, _ in self._ranks.values():
+            process.join(DEADLINE_S)
+        return [process.exitcode for process, _, _ in self._ranks.values()]
+
+    def end(self):
+        for process, _, _ in self._ranks.values():
+            process.kill()
+            process.join()
+        self._lighthouse.shutdown()
+
+
+@contextmanager
+def fleet(*arguments):
+    running = Fleet(*arguments)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def fingerprints(events):
+    """Step -> the fingerprints of all ranks that recorded one there."""
+    steps = {}
+    for event in events:
+        steps.setdefault(event["step"], {})[event["rank"]] = event["sha256"]
+    return steps
+
+
+def test_a_group_that_joins_late_heals_and_then_equals_the_others_bit_for_bit(tmp_path):
+    often = ("--step-time", "0.05", "--log-every", "1", "--fingerprint-every", "1")
+    with fleet(tmp_path, 2, 1, *often) as running:
+        running.start("rg_0.0")
+        until(lambda: len(running.events("fingerprint")) >= 3, "3 steps of rg_0 alone")
+        running.start("rg_1.0")
+        until(
+            lambda: (
+                len(running.events("fingerprint", "rg_1.0")) >= 10
+                and len(running.events("fingerprint", "rg_0.0")) >= 20
+            ),
+            "10 steps of both",
+        )
+        both = [
+            set(hashes.values())
+            for hashes in fingerprints(running.events("fingerprint")).values()
+            if len(hashes) == 2
+        ]
+        losses = [event["loss"] for event in running.events("step", "rg_0.0")]
+        joined_at = running.events("fingerprint", "rg_1.0")[0]["step"]
+
+    assert joined_at > 3
+    assert len(both) >= 9  # the newest may be there from one of them only
+    assert {len(hashes) for hashes in both} == {1}
+    assert losses[0] > 5.0
+    assert min(losses[-3:]) < losses[0] - 1.0
+
+
+def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
+    with fleet(tmp_path, 1, 2, "--steps", "3", "--fingerprint-every", "3") as running:
+        running.start("rg_0.0", "rg_0.1")
+        codes = running.exit_codes()
+        told = running.told("rg_0.1")
+        hashes = fingerprints(running.events("fingerprint"))
+
+    assert codes == [0, 0]
+    assert set(hashes) == {3}
+    assert len(set(hashes[3].values())) == 1
+    a_step = [
+        "communication", "data", "forward", "backward", "communication", "optimizer",
+    ]  # fmt: skip
+    assert told == [
+        "init", ("manager", 0),
+        ("begin", 0), *a_step, ("end", 0, True, 512),
+        ("begin", 1), *a_step, ("end", 1, True, 512),
+        ("begin", 2), *a_step, ("end", 2, True, 512),
+    ]  # fmt: skip

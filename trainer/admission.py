@@ -1,0 +1,69 @@
+"""May this host run the group? The question that quarantine lives by.
+
+Three answers, and the third is not an error: a monitor that is away admits everybody, for
+training never depends on the monitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import requests
+
+from worker_server.wire import PATH_ADMISSION
+
+_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The host may run the group."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The host may not run the group now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The monitor gave no answer that can be understood."""
+
+    reason: str
+
+
+Admission = Admitted | Refused | Away
+
+
+def ask_monitor(url: str, group: str) -> Callable[[str], Admission]:
+    """A question to the monitor at `url`, per host; it never raises."""
+    session = requests.Session()
+    session.trust_env = False  # no proxy between a launcher and its monitor
+
+    def ask(host: str) -> Admission:
+        try:
+            response = session.get(
+                url.rstrip("/") + PATH_ADMISSION,
+                params={"host": host, "group": group},
+                timeout=_TIMEOUT_S,
+            )
+            response.raise_for_status()
+            answer = response.json()
+            admit, reason = answer["admit"], str(dict(answer).get("reason", ""))
+        except (requests.RequestException, ValueError, LookupError, TypeError) as error:
+            return Away(f"{type(error).__name__}: {error}")
+        return Admitted(reason) if admit is True else Refused(reason)
+
+    return ask
+
+
+def admit_all(host: str) -> Admission:
+    """What is asked when there is no monitor."""
+    del host
+    return Admitted("no monitor configured")

@@ -1,0 +1,204 @@
+"""The command line of one rank. No torch here: `--help` is instant, and a launcher can check."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_DESCRIPTION = """\
+One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
+library's own source. Ranks of one replica group start together under torchrun; replica groups
+find each other through the TorchFT Lighthouse and may come and go.
+"""
+
+_EPILOG = """\
+try it, in four terminals:
+  torchft_lighthouse --min_replicas 1 --bind 127.0.0.1:29510
+  export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510 GLOO_SOCKET_IFNAME=lo
+  REPLICA_GROUP=rg_0 torchrun --standalone --nproc-per-node 1 -m trainer.train --step-time 0.2
+  REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 1 -m trainer.train --step-time 0.2
+Kill one group and start it again: it heals from the other, at the other's step.
+
+environment:
+  TORCHFT_LIGHTHOUSE   http://host:port of the Lighthouse (required)
+  REPLICA_GROUP        stable name of this replica group, such as rg_1
+                       (else REPLICA_GROUP_ID, else job)
+  LIGHTKEEPER_HOST     host name to report (default: the machine's)
+  LIGHTKEEPER_FAULT    faults to inject, kind[:arg]@rank:step, such as
+                       hang@rg_1.0:30 or slow:5@rg_2.0:12 (needs --fault-file;
+                       kinds: hang gil stop crash slow mismatch)
+  RUST_LOG             level of TorchFT's own log (default here: error)
+
+exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by SIGTERM.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said; durations in seconds."""
+
+    steps: int
+    step_time_s: float
+    batch: int
+    learning_rate: float
+    seed: int
+    layers: int
+    width: int
+    heads: int
+    context: int
+    min_replicas: int
+    timeout_s: float
+    quorum_timeout_s: float
+    connect_timeout_s: float
+    group_timeout_s: float
+    fault_file: Path | None
+    status_file: Path | None
+    fingerprint_every: int
+    log_every: int
+
+
+def _at_least(kind: type[int] | type[float], least: float) -> Callable[[str], int | float]:
+    def parse(text: str) -> int | float:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `python -m trainer.train`."""
+    top = argparse.ArgumentParser(
+        prog="trainer.train",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    count, seconds = _at_least(int, 0), _at_least(float, 0.0)
+    positive = _at_least(int, 1)
+
+    run = top.add_argument_group("run")
+    run.add_argument(
+        "--steps",
+        type=count,
+        default=0,
+        metavar="N",
+        help="stop after N committed steps of the job; 0 = for ever (default)",
+    )
+    run.add_argument(
+        "--step-time",
+        type=seconds,
+        default=0.0,
+        metavar="S",
+        dest="step_time_s",
+        help="stretch the work of a step to at least S seconds by sleeping (default 0)",
+    )
+    run.add_argument(
+        "--batch", type=positive, default=4, metavar="N", help="sequences a rank (default 4)"
+    )
+    run.add_argument(
+        "--learning-rate", type=seconds, default=1e-3, metavar="X", help="of AdamW (default 0.001)"
+    )
+    run.add_argument(
+        "--seed",
+        type=count,
+        default=0,
+        metavar="N",
+        help="of weights and data; must be the same in all groups (default 0)",
+    )
+
+    model = top.add_argument_group("model")
+    model.add_argument("--layers", type=positive, default=2, metavar="N", help="blocks (default 2)")
+    model.add_argument(
+        "--width",
+        type=positive,
+        default=128,
+        metavar="N",
+        help="of the residual stream (default 128)",
+    )
+    model.add_argument(
+        "--heads", type=positive, default=4, metavar="N", help="of attention (default 4)"
+    )
+    model.add_argument(
+        "--context", type=positive, default=128, metavar="N", help="bytes a sequence (default 128)"
+    )
+
+    fault = top.add_argument_group("fault tolerance (defaults are TorchFT's)")
+    fault.add_argument(
+        "--min-replicas",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="commit no step with fewer replica groups (default 1)",
+    )
+    fault.add_argument(
+        "--timeout",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        dest="timeout_s",
+        help="of a collective across groups, a commit vote, a checkpoint transfer (default 60)",
+    )
+    fault.add_argument(
+        "--quorum-timeout",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        dest="quorum_timeout_s",
+        help="wait for a quorum; when it passes, the rank ends (default 60)",
+    )
+    fault.add_argument(
+        "--connect-timeout",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        dest="connect_timeout_s",
+        help="reach the Lighthouse and the group's manager (default 60)",
+    )
+    fault.add_argument(
+        "--group-timeout",
+        type=seconds,
+        default=120.0,
+        metavar="S",
+        dest="group_timeout_s",
+        help="of a collective inside the group; keep it above --timeout (default 120)",
+    )
+
+    look = top.add_argument_group("observation and faults")
+    look.add_argument(
+        "--log-every",
+        type=count,
+        default=10,
+        metavar="N",
+        help="a line every N steps, 0 = none; failed steps always (default 10)",
+    )
+    look.add_argument(
+        "--status-file", type=Path, metavar="FILE", help="append events as JSON lines"
+    )
+    look.add_argument(
+        "--fingerprint-every",
+        type=count,
+        default=0,
+        metavar="N",
+        help="hash all weights every N steps into the status file; 0 = never (default)",
+    )
+    look.add_argument(
+        "--fault-file",
+        type=Path,
+        metavar="FILE",
+        help="watch FILE for faults to inject; markers go to FILE.fired/",
+    )
+    return top
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Checked options; wrong ones end the process with 2 and one line, as argparse does."""
+    top = parser()
+    options = Options(**vars(top.parse_args(arguments)))
+    if options.width % options.heads:
+        top.error(f"--width {options.width} does not divide by --heads {options.heads}")
+    return options

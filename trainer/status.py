@@ -1,0 +1,68 @@
+"""The status file: one JSON object a line, for tests, demos and `tail -f`.
+
+Many ranks may append to one file: a line is one `write` to a descriptor opened for append,
+so lines never mix. The file is evidence of what a run did; nothing is ever read back from it
+by the trainer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class StatusFile:
+    """Appends events; with no path it swallows them."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        clock: Callable[[], float] = time.time,
+        **always: Any,
+    ) -> None:
+        self._always = always
+        self._clock = clock
+        self._descriptor = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o644)
+
+    def write(self, event: str, **facts: Any) -> None:
+        """One line: the time in unix seconds, the event, what is always said, then `facts`."""
+        if self._descriptor is None:
+            return
+        line = {"time": round(self._clock(), 6), "event": event, **self._always, **facts}
+        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The events so far; a last line that is still being written is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def fingerprint(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names and bytes of all tensors: equal only when they are bitwise equal."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()

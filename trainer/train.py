@@ -1,0 +1,332 @@
+"""One rank of a fault-tolerant training job, from top to bottom.
+
+Run it under torchrun, one torchrun per replica group (see `--help` for a session to copy):
+
+    REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 2 -m trainer.train --steps 100
+
+Two levels of data parallelism. Inside a replica group the ranks depend on each other: when
+one fails, the group fails, and its launcher starts it again. Across groups nobody depends on
+anybody: TorchFT agrees at every step on who takes part (the quorum), averages the gradients
+of those, and votes on whether the step counts (the commit). A group that comes back fetches
+the weights of one that stayed, over HTTP, while the others work on.
+
+Everything that waits for other ranks happens in phase "communication" and nowhere else. That
+one rule lets an observer tell who holds the job back from who is waiting for him.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+
+# TorchFT's Rust part reads this when it is imported; at its default it logs every quorum.
+os.environ.setdefault("RUST_LOG", "error")
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torchft import Manager, ProcessGroupGloo
+
+import worker_server
+from trainer import data, faults, model, options, status
+from trainer.pace import Pace
+from trainer.reporting import Reporter
+from worker_server.wire import rank_name
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this rank stands: what torchrun and the group's launcher put into the environment."""
+
+    group: str
+    group_rank: int
+    world_size: int
+    """Ranks in this replica group."""
+    host: str | None
+
+    @property
+    def name(self) -> str:
+        """Name of the rank in the job, such as `rg_1.0`."""
+        return rank_name(self.group, self.group_rank)
+
+
+def read_place() -> Place:
+    """Where this rank stands; what is missing ends the process with one line."""
+    missing = [
+        name for name in ("RANK", "WORLD_SIZE", "TORCHFT_LIGHTHOUSE") if name not in os.environ
+    ]
+    if missing:
+        sys.exit(
+            f"trainer: {' and '.join(missing)} not set: start me under torchrun, with "
+            "TORCHFT_LIGHTHOUSE=http://host:port (python -m trainer.train --help shows how)"
+        )
+    return Place(
+        group=os.environ.get("REPLICA_GROUP") or os.environ.get("REPLICA_GROUP_ID") or "job",
+        group_rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        host=os.environ.get("LIGHTKEEPER_HOST"),
+    )
+
+
+def join_group(place: Place, timeout_s: float) -> dist.ProcessGroup | None:
+    """Meet the other ranks of this replica group; None when this rank is the whole group.
+
+    `init_process_group` also brings up the store in which TorchFT's Manager leaves its address.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", timeout=timeout)
+    if place.world_size == 1:
+        return None
+    group: dist.ProcessGroup = dist.new_group(timeout=timeout, group_desc="intra")
+    return group
+
+
+def flatten_gradients(network: nn.Module) -> Tensor:
+    """One flat tensor that every parameter's gradient is a view of: one collective moves it."""
+    parameters = list(network.parameters())
+    flat = torch.zeros(sum(parameter.numel() for parameter in parameters))
+    begin = 0
+    for parameter in parameters:
+        end = begin + parameter.numel()
+        parameter.grad = flat[begin:end].view_as(parameter)
+        begin = end
+    return flat
+
+
+def collect_state(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All tensors that make two groups equal: the weights and what AdamW keeps of each.
+
+    Taken once. TorchFT asks for the state on its quorum thread while this thread is in the
+    forward pass; a state_dict() made at that moment runs hooks under the model's feet (it
+    broke torchtitan 0.3.0). Handing out the same tensors every time is safe: they change
+    only in the optimizer step, and TorchFT lets no checkpoint be read during that.
+
+    AdamW makes its tensors in its first step, so there is one here that changes nothing.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()  # gradients are zero and so is the rate: only the moments come into being
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    tensors = {}
+    for name, parameter in network.named_parameters():
+        tensors[name] = parameter.data
+        for kind, tensor in optimizer.state[parameter].items():
+            tensors[f"{name}/{kind}"] = tensor.zero_()
+    return tensors
+
+
+def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) -> Manager:
+    """TorchFT's side of this rank; group rank 0 also hosts the group's manager server."""
+
+    def load(fetched: dict[str, Tensor]) -> None:
+        for name, tensor in state.items():
+            tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
+
+    # What ProcessGroupGloo is to TorchFT it is to gloo: a new mesh of sockets at every quorum.
+    process_group = ProcessGroupGloo(timeout=timedelta(seconds=opt.timeout_s))
+    return Manager(
+        pg=process_group,
+        load_state_dict=load,
+        state_dict=lambda: state,
+        min_replica_size=opt.min_replicas,
+        use_async_quorum=True,  # the quorum forms while this rank computes
+        timeout=timedelta(seconds=opt.timeout_s),
+        quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
+        connect_timeout=timedelta(seconds=opt.connect_timeout_s),
+        replica_id=place.group,
+        hostname="127.0.0.1",
+    )
+
+
+def average_in_group(
+    gradients: Tensor, loss: Tensor, group: dist.ProcessGroup, variant: faults.Variant | None
+) -> None:
+    """Average both over the ranks of this replica group, in place; `variant` injects a fault."""
+    if variant is None:
+        dist.all_reduce(gradients, group=group)
+    elif variant is faults.Variant.SIZE:
+        dist.all_reduce(gradients[: gradients.numel() // 2], group=group)
+    else:
+        gathered = [torch.empty_like(gradients) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(gathered, gradients, group=group)
+    dist.all_reduce(loss, group=group)
+    gradients /= dist.get_world_size(group)  # gloo sums; it has no average
+    loss /= dist.get_world_size(group)
+
+
+def train(opt: options.Options, reporter: Reporter) -> None:  # noqa: PLR0915 - reads top to bottom
+    """Train until `--steps` steps are committed.
+
+    Raises:
+        Exception: whatever the communication libraries raise when they give up; the process
+            ends and the group's launcher starts it again.
+    """
+    # -- start: everything until the first step -------------------------------------------
+    with reporter.phase("init"):
+        place = read_place()
+        torch.set_num_threads(1)  # ranks share the cores of a host
+        intra = join_group(place, opt.group_timeout_s)
+
+        corpus = data.standard_library()
+        index = data.group_index(place.group)
+        network = model.build(
+            model.ModelConfig(opt.layers, opt.width, opt.heads, opt.context), opt.seed
+        )
+        gradients = flatten_gradients(network)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
+        state = collect_state(network, optimizer)
+
+        injector = faults.Injector(
+            place.name,
+            world_size=place.world_size,
+            host=place.host,
+            file=opt.fault_file,
+            planned=faults.parse_specs(os.environ.get(faults.ENVIRONMENT, "")),
+        )
+        pace = Pace(opt.step_time_s)
+        record = status.StatusFile(opt.status_file, rank=place.name, pid=os.getpid())
+        record.write(
+            "started",
+            host=place.host,
+            parameters=gradients.numel(),
+            corpus_sha256=corpus.sha256,
+        )
+        manager = start_manager(place, opt, state)
+        reporter.observe_manager(manager)
+
+    # -- steps: each is tried until TorchFT says that it counts ------------------------------
+    while not opt.steps or manager.current_step() < opt.steps:
+        began_s = time.perf_counter()
+        step = manager.current_step()
+        reporter.begin_step(step)
+
+        with reporter.phase("communication"):
+            manager.start_quorum()  # returns at once; whoever needs the quorum waits for it below
+            clock = torch.tensor([step])
+            if intra is not None:
+                # All ranks of the group read for the step of group rank 0.
+                dist.broadcast(clock, group_src=0, group=intra)
+
+        with reporter.phase("data"):
+            injector.poll(step)
+            inputs, targets = corpus.batch(
+                seed=opt.seed,
+                step=int(clock),
+                group_index=index,
+                group_rank=place.group_rank,
+                size=opt.batch,
+                length=opt.context,
+            )
+
+        with reporter.phase("forward"):
+            pace.begin_work(injector.slow_factor)
+            loss = network(inputs, targets)
+
+        with reporter.phase("backward"):
+            gradients.zero_()
+            loss.backward()
+            pace.end_work()
+
+        with reporter.phase("communication"):
+            mean_loss = loss.detach()
+            if intra is not None:
+                average_in_group(gradients, mean_loss, intra, injector.take_mismatch())
+
+            # TorchFT would commit a NaN. This group abstains from such a step instead: it
+            # brings zeros, so that the other groups can commit, and votes no for itself.
+            # One step behind, it then heals from them.
+            loss_value = float(mean_loss)
+            finite = math.isfinite(loss_value) and bool(gradients.norm().isfinite())
+            if not finite:
+                gradients.zero_()
+
+            # Across groups: waits for the quorum, then averages over its participants.
+            manager.allreduce(gradients).wait()
+            if not finite:
+                manager.report_error(FloatingPointError(f"loss {loss_value} at step {step}"))
+            committed = manager.should_commit()  # a healing group loads its new weights in here
+
+        with reporter.phase("optimizer"):
+            if committed:
+                optimizer.step()
+
+        reporter.end_step(
+            step, committed=committed, loss=loss_value, tokens=opt.batch * opt.context
+        )
+
+        done = manager.current_step()  # steps of the job that count; a heal jumps ahead
+        if not committed or (opt.log_every and done % opt.log_every == 0):
+            say(
+                record,
+                place,
+                step=done,
+                committed=committed,
+                loss=loss_value,
+                participants=manager.num_participants(),
+                seconds=time.perf_counter() - began_s,
+            )
+        if committed and opt.fingerprint_every and done % opt.fingerprint_every == 0:
+            record.write("fingerprint", step=done, sha256=status.fingerprint(state))
+
+    record.write("finished", step=manager.current_step())
+    record.close()
+    manager.shutdown(wait=False)
+    dist.destroy_process_group()
+
+
+def say(
+    record: status.StatusFile,
+    place: Place,
+    *,
+    step: int,
+    committed: bool,
+    loss: float,
+    participants: int,
+    seconds: float,
+) -> None:
+    """One line about a step: for programs from every rank, for people from group rank 0."""
+    record.write(
+        "step",
+        step=step,
+        committed=committed,
+        loss=loss if math.isfinite(loss) else None,
+        participants=participants,
+        seconds=round(seconds, 6),
+    )
+    if place.group_rank == 0:
+        print(
+            f"{place.name}  step {step}  loss {loss:.3f}  groups {participants}  "
+            f"{seconds * 1e3:.0f} ms{'' if committed else '  NOT COMMITTED'}",
+            flush=True,
+        )
+
+
+def quieten(record: logging.LogRecord) -> bool:
+    """TorchFT warns at every quorum that it cannot reset NCCL's flight recorder: there is none."""
+    return "Unable to reset NCCL flight recorder" not in record.getMessage()
+
+
+def main() -> None:
+    """Entry point of `python -m trainer.train`."""
+    opt = options.parse()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
+    logging.getLogger("torchft.manager").addFilter(quieten)
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")  # its transport
+    reporter = worker_server.attach()
+    try:
+        train(opt, reporter)
+    except faults.FaultError as error:
+        sys.exit(f"trainer: {error}")
+
+
+if __name__ == "__main__":
+    main()
