@@ -180,6 +180,9 @@ class RingEntry:
     exit_age_s: float | None = None
     """None while the rank is inside (or did not live to leave)."""
     error: str | None = None
+    is_async: bool = False
+    """Started with async_op=True: the rank is inside until the work's wait() returns, and an
+    absent exit may also mean that wait() was never called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +390,7 @@ def _parse_entry(data: Any) -> RingEntry:
         enter_age_s=_seconds(data, "enter_age_s"),
         exit_age_s=_seconds(data, "exit_age_s", None),
         error=_str(data, "error", None),
+        is_async=_bool(data, "is_async", False),
     )
 
 
