@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import requests
 
+from trainer import faults
 from trainer.demo.options import DemoOptions
 from trainer.demo.watch import MonitorClient
 
@@ -58,18 +59,16 @@ class Fleet:
         """Ask the trainer of `rank` to fall ill at its next step; gives the fault's id."""
         self.faults_injected += 1
         fault_id = f"{self.faults_injected}-{kind}"
-        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": self.options.slow_factor}
-        draft = self.fault_file.with_suffix(".draft")
-        draft.write_text(json.dumps(fault))
-        draft.replace(self.fault_file)
+        factor = self.options.slow_factor
+        faults.inject(
+            self.fault_file, faults.Fault(fault_id, faults.Kind(kind), rank, factor=factor)
+        )
         return fault_id
 
-    def fired(self, fault_id: str) -> dict[str, Any] | None:
-        """What the trainer noted as the fault struck (`time_s`: Unix time), or None."""
-        marker = Path(f"{self.fault_file}.fired") / fault_id
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return dict(json.loads(marker.read_text()))
-        return None
+    def fired(self, fault_id: str) -> faults.Marker | None:
+        """What the trainer noted as the fault struck, or None while it has not."""
+        marks = faults.markers(self.fault_file)
+        return next((mark for mark in marks if mark.id == fault_id), None)
 
     def events(self, group: str) -> list[dict[str, Any]]:
         """What the group's supervisor noted: started, left, refused."""
@@ -228,7 +227,7 @@ def _start_group(fleet: Fleet, group: str) -> None:
         "0",
         "--step-time",
         str(options.step_time_s),
-        "--min-replica-size",
+        "--min-replicas",
         str(options.min_replicas),
         "--timeout",
         str(timeouts["collective"]),

@@ -141,7 +141,7 @@ def _strike(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: Sho
     while time.monotonic() < deadline:
         marker = fleet.fired(fault_id)
         if marker is not None:
-            return float(marker["time_s"])
+            return marker.time
         show(client.snapshot(), f"injecting {kind} into {rank}")
         time.sleep(0.1)
     raise FleetError(f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?")
@@ -186,14 +186,14 @@ def _read_supervisors(
     report: FaultReport, fleet: Fleet, snapshot: dict[str, Any], best_step: int
 ) -> None:
     for group in fleet.groups:
-        events = [item for item in fleet.events(group) if item["time_s"] >= report.injected_s]
+        events = [item for item in fleet.events(group) if item["time"] >= report.injected_s]
         left = [item for item in events if item["event"] == "left"]
         started = [item for item in events if item["event"] == "started"]
         if group == report.target_group and started:
             report.rejoined_host = started[-1]["host"]
         if group != report.target_group and left and group not in report.survivors_crashed:
             report.survivors_crashed.append(group)
-            crashed_after = left[0]["time_s"] - report.injected_s
+            crashed_after = left[0]["time"] - report.injected_s
             report.to_survivors_crashed = min(
                 crashed_after, report.to_survivors_crashed or crashed_after
             )
