@@ -7,6 +7,7 @@ beat thread, then what needs torch. Every failure ends in one warning and a work
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -19,7 +20,7 @@ from worker_server import control_plane, run_dir
 from worker_server.environment import Settings, identity_from, run_dir_from
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter, StepReporter
-from worker_server.torch_hook import when_distributed
+from worker_server.torch_hook import when_torch
 
 _BEAT_S = 1.0
 _START_S = 0.1
@@ -62,14 +63,14 @@ def _attach() -> Reporter:
     _Beat(page, files, launcher).start()
     os.register_at_fork(after_in_child=lambda: _forget(reporter))
     try:
-        when_distributed(lambda: _distributed(reporter, files))
+        when_torch(lambda: _distributed(reporter, files))
     except Exception as exc:  # noqa: BLE001  steps are worth reporting without torch's part
         _warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
 
 
 def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
-    """What waits until torch.distributed is there. Never raises: it may run inside an import."""
+    """What waits until torch is there. Never raises: it may run inside an import."""
     try:
         from worker_server import collectives  # noqa: PLC0415  imports torch.distributed
 
@@ -81,10 +82,8 @@ def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
 
 
 def _warn(text: str) -> None:
-    try:
+    with contextlib.suppress(Warning):  # a filter may turn it into an error
         warnings.warn(text, RuntimeWarning, stacklevel=4)
-    except Warning:
-        pass  # a filter turned it into an error, and it must not reach training
 
 
 def _start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ reporter off; a phase is then a context manager that does nothing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class NullReporter:
 
     url: str | None = None
 
-    def phase(self, name: str) -> AbstractContextManager[Any]:
+    def phase(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
         """Nothing."""
         return _NO_PHASE
 
@@ -253,10 +254,8 @@ class Reporter:
             return
         self._on = False
         self._owner = -1
-        try:
+        with contextlib.suppress(Warning):  # a filter may turn it into an error
             warnings.warn(f"lightkeeper stopped reporting: {why!r}", RuntimeWarning, stacklevel=3)
-        except Warning:
-            pass  # a filter turned it into an error, and it must not reach training
 
     def detach(self) -> None:
         """Called in a forked child, which is not the rank: whatever it reports goes nowhere."""

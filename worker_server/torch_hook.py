@@ -1,4 +1,8 @@
-"""Do something as soon as torch.distributed is there, without importing it for anybody."""
+"""Do something as soon as torch is imported, without importing it for anybody.
+
+The moment is the end of `import torch`: torch.distributed is imported in the middle of it, when
+half of torch is not there yet.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,31 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_NAME = "torch.distributed"
+_NAME = "torch"
 
 
-def when_distributed(act: Callable[[], None]) -> None:
-    """Call `act` now when torch is imported, else right after torch.distributed is.
+def when_torch(act: Callable[[], None]) -> None:
+    """Call `act` now when torch is imported, else right after it is.
 
     A fixed moment, not "a second later": every rank must count its collectives from the first.
     """
     if "torch" in sys.modules:
-        try:
-            import torch.distributed  # noqa: F401, PLC0415
-        except ImportError:
-            return
         act()
     else:
         sys.meta_path.insert(0, _Watcher(act))
 
 
 class _Watcher(MetaPathFinder):
-    """Lets the other finders find torch.distributed and adds one act after its import."""
+    """Lets the other finders find torch and adds one act after its import."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname != _NAME:
             return None

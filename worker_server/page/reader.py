@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from worker_server import wire
 from worker_server.page import layout
@@ -139,10 +139,10 @@ class PageReader:
 
         return self._retry(read) or [(0, 0, 0)]
 
-    def _step_slot(self) -> tuple[int, ...] | None:
+    def _step_slot(self) -> tuple[Any, ...] | None:
         """The newest whole step body, None before the first."""
 
-        def read() -> tuple[int, ...] | None:
+        def read() -> tuple[int, tuple[Any, ...]] | None:
             whole = []
             for n in (0, 1):
                 word = layout.STEP_WORD + n * layout.STEP_SLOT_WORDS
@@ -173,9 +173,7 @@ class PageReader:
 
     def _seconds(self) -> dict[str, float]:
         spent = (self._words[layout.SPENT_WORD + n] for n in range(layout.MAX_PHASES))
-        return {
-            name: ns * _NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns
-        }
+        return {name: ns * _NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns}
 
     def _text(self, offset: int, size: int) -> str:
         return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
@@ -258,10 +256,10 @@ class PageReader:
         dropped = max(0, rows[-1][0] - layout.RING_SLOTS) if rows else 0
         return tuple(self._entry(row, now_ns) for _, row in rows), dropped
 
-    def _entry(self, row: tuple[int, ...], now_ns: int) -> wire.RingEntry:
+    def _entry(self, row: tuple[Any, ...], now_ns: int) -> wire.RingEntry:
         (group, seq, op, dtype, reduce_op, root, step, attempt, nth, site, entered, left, error,
          is_async, shapes) = row  # fmt: skip
-        text = bytes(shapes).split(b"\0", 1)[0].decode()  # type: ignore[call-overload]
+        text = bytes(shapes).split(b"\0", 1)[0].decode()
         sizes_in, sizes_out = layout.decode_shapes(text)
         return wire.RingEntry(
             group=self._group(group)[0],

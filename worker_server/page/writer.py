@@ -159,7 +159,7 @@ class PageWriter:
 
     # -- step -------------------------------------------------------------------------------
 
-    def write_step(
+    def write_step(  # noqa: PLR0917  keywords cost a third more
         self,
         step: int,
         attempt: int,
@@ -240,7 +240,7 @@ class PageWriter:
 
     # -- the ring -----------------------------------------------------------------------------
 
-    def enter(
+    def enter(  # noqa: PLR0917
         self,
         row: GroupRow,
         op: int,

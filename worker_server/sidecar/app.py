@@ -47,7 +47,7 @@ class Evictor(Protocol):
         """End it, waiting `grace_s` between SIGTERM and SIGKILL."""
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """A request that is answered with a status and one line."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -74,9 +74,9 @@ def make_app(box: Box, evictor: Evictor, token: str | None, registry: CollectorR
         try:
             return _text(box.stacks(native=_flag("native")))
         except StacksError as exc:
-            raise Refusal(503, str(exc)) from exc
+            raise RefusalError(503, str(exc)) from exc
         except LookupError as exc:
-            raise Refusal(410, str(exc.args[0])) from exc
+            raise RefusalError(410, str(exc.args[0])) from exc
 
     @app.get(wire.PATH_METRICS)
     def metrics() -> Response:
@@ -99,7 +99,7 @@ def make_app(box: Box, evictor: Evictor, token: str | None, registry: CollectorR
 
 def _refuse(exc: Exception) -> Response:
     match exc:
-        case Refusal():
+        case RefusalError():
             status, message = exc.status, str(exc)
         case HTTPException():
             status, message = exc.code or 500, f"{exc.name.lower()}: {request.path}"
@@ -121,30 +121,30 @@ def _flag(name: str) -> bool:
 
 def _authorize(header: str, token: str | None) -> None:
     if token is None:
-        raise Refusal(
+        raise RefusalError(
             403, "eviction is off: start the rank with LIGHTKEEPER_TOKEN or LIGHTKEEPER_TOKEN_FILE"
         )
     scheme, _, given = header.partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(
         given.strip().encode(), token.encode()
     ):
-        raise Refusal(401, "wrong or missing bearer token")
+        raise RefusalError(401, "wrong or missing bearer token")
 
 
 def _parse_evict(body: bytes) -> tuple[str, float]:
     try:
         data: Any = json.loads(body)
     except (ValueError, RecursionError) as exc:
-        raise Refusal(400, f"the body is not JSON: {exc}") from exc
+        raise RefusalError(400, f"the body is not JSON: {exc}") from exc
     if not isinstance(data, dict):
-        raise Refusal(400, "the body is not a JSON object")
+        raise RefusalError(400, "the body is not a JSON object")
     reason, grace_s = data.get("reason"), data.get("grace_s", 2.0)
     if not isinstance(reason, str) or not reason.strip():
-        raise Refusal(400, "'reason' is not a text: say why the rank is evicted")
+        raise RefusalError(400, "'reason' is not a text: say why the rank is evicted")
     if isinstance(grace_s, bool) or not isinstance(grace_s, int | float):
-        raise Refusal(400, "'grace_s' is not a number")
+        raise RefusalError(400, "'grace_s' is not a number")
     if not math.isfinite(grace_s) or not 0 <= grace_s <= _MAX_GRACE_S:
-        raise Refusal(400, f"'grace_s' is {grace_s}, expected 0 to {_MAX_GRACE_S:g}")
+        raise RefusalError(400, f"'grace_s' is {grace_s}, expected 0 to {_MAX_GRACE_S:g}")
     return " ".join(reason.split())[:_MAX_REASON], float(grace_s)
 
 
@@ -164,7 +164,7 @@ pid {identity.pid})
 It answers while the rank hangs, is stopped, or is dead.
 
 curl {base}{wire.PATH_STATE}                        step, phase, process, process groups
-curl {base}{wire.PATH_FLIGHT_RECORDER}              collectives: ours and torch's (?active=1: unfinished)
+curl {base}{wire.PATH_FLIGHT_RECORDER}              collectives (?active=1: unfinished)
 curl {base}{wire.PATH_STACKS}                       Python stacks by py-spy (?native=1)
 curl {base}{wire.PATH_METRICS}                          Prometheus
 curl {base}{wire.PATH_HEALTHZ}

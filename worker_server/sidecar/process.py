@@ -14,7 +14,7 @@ from typing import Protocol
 from worker_server import run_dir, wire
 
 
-class Gone(Exception):
+class GoneError(Exception):
     """The rank had died before its sidecar could take hold of it."""
 
 
@@ -37,7 +37,7 @@ class PidfdProcess:
     """A process held by a pidfd: a recycled pid is never mistaken for it.
 
     Raises:
-        Gone: no such process, or another one with its pid.
+        GoneError: no such process, or another one with its pid.
     """
 
     def __init__(
@@ -50,20 +50,26 @@ class PidfdProcess:
         try:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError as exc:
-            raise Gone(f"process {pid} is gone") from exc
+            raise GoneError(f"process {pid} is gone") from exc
         if run_dir.start_ticks(pid) != start_ticks:  # checked after the open: no gap
             os.close(self._fd)
-            raise Gone(f"process {pid} is not the rank any more")
+            raise GoneError(f"process {pid} is not the rank any more")
 
     def wait_death(self, timeout_s: float) -> bool:
         """Whether the process is dead, waiting for it at most `timeout_s`."""
-        if self._died_s is None:
-            poll = select.poll()
-            poll.register(self._fd, select.POLLIN)
-            if poll.poll(timeout_s * 1000):
-                with self._lock:
-                    self._died_s = self._died_s or self._clock()
-        return self._died_s is not None
+        if self._died_s is not None:
+            return True
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            return False
+        self._note_death()
+        return True
+
+    def _note_death(self) -> None:
+        with self._lock:  # the first who sees it sets the time
+            if self._died_s is None:
+                self._died_s = self._clock()
 
     def send(self, signum: signal.Signals) -> bool:
         """Send a signal to this very process; False when it is gone."""

@@ -38,10 +38,8 @@ class Registrar(threading.Thread):
         wait, up = 0.0, True
         while not self._stop_asked.wait(wait):
             problem = self._call("POST", wire.PATH_REGISTER, self._body)
-            if problem is None:
-                wait = self._lease_s / 3
-            else:
-                wait = min(_MAX_WAIT_S, max(1.0, 2 * wait))
+            later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
+            wait = self._lease_s / 3 if problem is None else later
             if up != (problem is None):
                 up = problem is None
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")

@@ -23,7 +23,7 @@ from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlane
 from worker_server.sidecar.evict import Eviction, evict
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.process import Gone, PidfdProcess
+from worker_server.sidecar.process import GoneError, PidfdProcess
 from worker_server.sidecar.registration import LEASE_S, Registrar
 from worker_server.sidecar.stacks import Stacks
 
@@ -45,7 +45,7 @@ def serve(page_path: Path) -> int:
         page = PageReader(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
         process = PidfdProcess(page.identity.pid, page.start_ticks)
-    except (PageError, SettingError, Gone, OSError) as exc:
+    except (PageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
     box = BlackBox(page, process, ControlPlane(files.socket), Stacks(page.identity.pid))
@@ -104,7 +104,7 @@ class _Linger:
         while not self._process.wait_death(_TICK_S):
             try:
                 self._box.tick()
-            except Exception:
+            except Exception:  # noqa: BLE001  one failed look must not end the black box
                 _log.exception("keeping the black box failed")
         closed = self._box.closed
         _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
@@ -114,7 +114,8 @@ class _Linger:
 def _listen(app: Any, settings: Settings) -> Any:
     options = {
         "host": settings.bind, "threads": _THREADS, "connection_limit": _CONNECTIONS,
-        "max_request_body_size": _REQUEST_BYTES, "ident": None, "clear_untrusted_proxy_headers": True,
+        "max_request_body_size": _REQUEST_BYTES, "ident": None,
+        "clear_untrusted_proxy_headers": True,
     }  # fmt: skip
     try:
         return waitress.server.create_server(app, port=settings.port, **options)

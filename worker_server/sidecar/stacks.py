@@ -43,7 +43,9 @@ class Stacks:
         """
         tool = self._find()
         if tool is None:
-            raise StacksError(f"py-spy is not installed (pip install 'lightkeeper[stacks]'). {_WITHOUT}")
+            raise StacksError(
+                f"py-spy is not installed (pip install 'lightkeeper[stacks]'). {_WITHOUT}"
+            )
         if not self._lock.acquire(timeout=_TIMEOUT_S):
             raise StacksError("py-spy is still at work for an earlier request")
         try:
