@@ -177,7 +177,10 @@ def parser() -> argparse.ArgumentParser:
         help="a line every N steps, 0 = none; failed steps always (default 10)",
     )
     look.add_argument(
-        "--status-file", type=Path, metavar="FILE", help="append events as JSON lines"
+        "--status-file",
+        type=Path,
+        metavar="FILE",
+        help="append events as JSON lines; {rank} becomes the name of the rank",
     )
     look.add_argument(
         "--fingerprint-every",

@@ -51,6 +51,13 @@ class StatusFile:
             self._descriptor = None
 
 
+def open_for(path: Path | None, rank: str) -> StatusFile:
+    """The status file of one rank; `{rank}` in the path becomes its name."""
+    if path is not None:
+        path = Path(str(path).replace("{rank}", rank))
+    return StatusFile(path, rank=rank, pid=os.getpid())
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The events so far; a last line that is still being written is left out."""
     if not path.exists():

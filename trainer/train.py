@@ -25,6 +25,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 # TorchFT's Rust part reads this when it is imported; at its default it logs every quorum.
 os.environ.setdefault("RUST_LOG", "error")
@@ -37,8 +38,10 @@ from torchft import Manager, ProcessGroupGloo
 import worker_server
 from trainer import data, faults, model, options, status
 from trainer.pace import Pace
-from trainer.reporting import Reporter
 from worker_server.wire import rank_name
+
+if TYPE_CHECKING:
+    from worker_server.reporter import StepReporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def average_in_group(
     loss /= dist.get_world_size(group)
 
 
-def train(opt: options.Options, reporter: Reporter) -> None:  # noqa: PLR0915 - reads top to bottom
+def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR0915 - reads top to bottom
     """Train until `--steps` steps are committed.
 
     Raises:
@@ -193,7 +196,7 @@ def train(opt: options.Options, reporter: Reporter) -> None:  # noqa: PLR0915 - 
             planned=faults.parse_specs(os.environ.get(faults.ENVIRONMENT, "")),
         )
         pace = Pace(opt.step_time_s)
-        record = status.StatusFile(opt.status_file, rank=place.name, pid=os.getpid())
+        record = status.open_for(opt.status_file, place.name)
         record.write(
             "started",
             host=place.host,
@@ -279,6 +282,7 @@ def train(opt: options.Options, reporter: Reporter) -> None:  # noqa: PLR0915 - 
 
     record.write("finished", step=manager.current_step())
     record.close()
+    reporter.close()  # from here on, silence is no failure
     manager.shutdown(wait=False)
     dist.destroy_process_group()
 

@@ -30,3 +30,6 @@ class FakeReporter:
 
     def observe_manager(self, manager):
         self.told.append(("manager", manager.current_step()))
+
+    def close(self):
+        self.told.append("closed")

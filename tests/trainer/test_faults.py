@@ -168,9 +168,9 @@ def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
     rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
 
     assert rank.poll(1, 2) == [Kind.HANG]
+    known = "hang, gil, stop, crash, slow, mismatch"
     assert rank.said == [
-        "rg_1.0: error: fault 'bad': unknown kind 'burn' "
-        "(known: hang, gil, stop, crash, slow, mismatch)",
+        f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {known})",
         "rg_1.0: fault 'ok' (hang) fires at step 1",
     ]
 

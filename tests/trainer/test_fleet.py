@@ -57,7 +57,7 @@ def rank_process(start, group, group_rank, world_size, port, arguments, told):
 class Fleet:
     """Forked groups, each waiting for `start`. Forks come first: the Lighthouse has threads."""
 
-    def __init__(self, folder: Path, groups: int, world_size: int, *arguments: str):
+    def __init__(self, folder: Path, groups: int, world_size: int, *arguments: str, rg_1=()):
         import torch
 
         # AdamW imports this at its first step: once here, or in every fork.
@@ -74,7 +74,12 @@ class Fleet:
                 name = f"rg_{group}.{group_rank}"
                 ours, theirs = context.Pipe()
                 told = folder / f"{name}.told"
-                every = ["--status-file", str(self.status_file), *arguments]
+                every = [
+                    "--status-file",
+                    str(self.status_file),
+                    *arguments,
+                    *(rg_1 if group == 1 else ()),
+                ]
                 process = context.Process(
                     target=rank_process,
                     args=(theirs, f"rg_{group}", group_rank, world_size, port, every, told),
@@ -118,8 +123,8 @@ class Fleet:
 
 
 @contextmanager
-def fleet(*arguments):
-    running = Fleet(*arguments)
+def fleet(*arguments, **extra):
+    running = Fleet(*arguments, **extra)
     try:
         yield running
     finally:
@@ -180,4 +185,25 @@ def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
         ("begin", 0), *a_step, ("end", 0, True, 512),
         ("begin", 1), *a_step, ("end", 1, True, 512),
         ("begin", 2), *a_step, ("end", 2, True, 512),
+        "closed",
     ]  # fmt: skip
+
+
+def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
+    # An infinite rate ruins rg_1's weights in every step that it commits.
+    often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20")
+    with fleet(tmp_path, 2, 1, *often, rg_1=("--learning-rate", "inf")) as running:
+        running.start("rg_0.0", "rg_1.0")
+        until(
+            lambda: (
+                len([e for e in running.events("step", "rg_1.0") if not e["committed"]]) >= 3
+                and len(running.events("step", "rg_0.0")) >= 10
+            ),
+            "3 dropped steps of rg_1 and 10 steps of rg_0",
+        )
+        sound = running.events("step", "rg_0.0")
+        dropped = [e for e in running.events("step", "rg_1.0") if not e["committed"]]
+
+    assert all(event["committed"] for event in sound)
+    assert all(event["loss"] is not None for event in sound)
+    assert [event["loss"] for event in dropped] == [None] * len(dropped)

@@ -1,0 +1,85 @@
+"""Real processes: nothing that a launch started survives it, in whatever state it is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from trainer import launch
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def run(mark, *argv):
+        environ = {**os.environ, launch.MARK: mark + ";"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(300)", *argv],
+            env=environ,
+            start_new_session=True,
+        )
+        running.append(process)
+        until(lambda: process.pid in launch.marked(mark), "the mark is in /proc")
+        return process
+
+    yield run
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def until(condition, what):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, f"still not: {what}"
+        time.sleep(0.02)
+
+
+def torchrun_launch(start, mark):
+    return launch.TorchrunLaunch(start(mark), mark, grace_s=2.0)
+
+
+def test_a_stopped_rank_that_outlived_torchrun_is_killed_and_a_sidecar_is_not(start):
+    one = torchrun_launch(start, "run.1")
+    one.process.kill()
+    one.process.wait()
+    rank = start("run.1")
+    sidecar = start("run.1", "-m", "worker_server.sidecar")
+    os.kill(rank.pid, signal.SIGSTOP)
+
+    assert one.sweep() == [rank.pid]
+    assert rank.wait(5) == -signal.SIGKILL
+    assert sidecar.poll() is None
+
+
+def test_another_launch_and_another_supervisor_are_left_alone(start):
+    one = torchrun_launch(start, "run.1")
+    others = [start("run.10"), start("other.1")]
+    one.process.kill()
+    one.process.wait()
+
+    assert one.sweep() == []
+    assert [other.poll() for other in others] == [None, None]
+
+
+def test_stop_ends_a_torchrun_that_does_not_react(start):
+    one = torchrun_launch(start, "run.1")
+    os.kill(one.pid, signal.SIGSTOP)
+
+    one.stop()
+
+    assert one.poll() == -signal.SIGKILL
+
+
+def test_close_ends_the_sidecars_of_all_launches(start):
+    launcher = launch.TorchrunLauncher("rg_1", 1, [], grace_s=2.0, run_id="run")
+    sidecars = [start(f"run.{number}", "-m", "worker_server.sidecar") for number in (1, 12)]
+
+    assert sorted(launcher.close()) == sorted(sidecar.pid for sidecar in sidecars)
+    assert [sidecar.wait(5) for sidecar in sidecars] == [-signal.SIGTERM] * 2
