@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from typing import Final
 from urllib.parse import quote
 
-from monitor.fetch import Answer, FetchError, Fetcher, Question
+from monitor.fetch import Answer, Fetcher, FetchError, Question
 from monitor.names import ReplicaId
 from monitor.snapshot import LighthouseAway, LighthouseView, Member
 

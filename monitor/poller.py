@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from monitor.fetch import FetchError, Fetcher, Question
+from monitor.fetch import Fetcher, FetchError, Question
 from monitor.names import RankName
 from monitor.snapshot import Failure, Observation, Unreachable
 from monitor.targets import Target
@@ -112,9 +112,7 @@ class Poller:
 
     async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
         url = target.url + PATH_FLIGHT_RECORDER
-        return _recognise(
-            target, await self._get(url, end, RECORD_MAX_BYTES, parse_flight_record)
-        )
+        return _recognise(target, await self._get(url, end, RECORD_MAX_BYTES, parse_flight_record))
 
     async def _state(self, url: str, end: float) -> StateReport | Unreachable:
         return await self._get(url + PATH_STATE, end, STATE_MAX_BYTES, parse_state)

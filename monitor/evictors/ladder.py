@@ -11,7 +11,7 @@ from typing import Final
 from monitor.clock import Clock
 from monitor.evictors.look import Life, Look, Looker
 from monitor.evictors.order import Accused, Order, Patience
-from monitor.fetch import FetchError, Fetcher, Question
+from monitor.fetch import Fetcher, FetchError, Question
 from monitor.lighthouse import ANSWER_MAX_BYTES, Lighthouse, describe
 from monitor.names import RankName
 from monitor.quarantine import Quarantine
@@ -20,8 +20,8 @@ from monitor.store import QuarantineEntry
 from monitor.targets import Registry, Standing
 from worker_server.wire import PATH_EVICT, split_rank_name
 
-ASK_MARGIN_S: Final = 3.0
-"""Beyond the grace: for the WorkerServer to see the process gone, and for the network."""
+ASK_MARGIN_S: Final = 6.5
+"""Beyond the grace: a WorkerServer looks for up to 5 s whether the process is gone."""
 
 
 def quarantine_hosts(
@@ -112,6 +112,7 @@ class WorkerEvict:
     def __init__(
         self,
         order: Order,
+        *,
         fetcher: Fetcher,
         registry: Registry,
         clock: Clock,
@@ -146,7 +147,8 @@ class WorkerEvict:
 
     def _may_ask(self, look: Look, one: Accused) -> bool:
         """A fresh look showed the accused incarnation alive, or shows nothing and no newer
-        incarnation bears the name."""
+        incarnation bears the name.
+        """
         life = look.lives[one.rank]
         if life is Life.UNSEEN:
             return self._registry.standing(one.rank, one.incarnation) is Standing.CURRENT
@@ -177,7 +179,7 @@ class WorkerEvict:
 
     def quiet(self) -> bool:
         """Whether everyone who could be asked has been, and has answered or run out of time."""
-        return bool(self._asked_s) and not self._asks
+        return bool(self._asked_s or not self._order.accused) and not self._asks
 
     def outcome(self, *, ended: bool = False) -> RungOutcome | None:
         """What it did so far; None when it asked nobody."""
@@ -228,7 +230,8 @@ class Ladder:
 
     def left_unseen(self, look: Look) -> bool:
         """Whether those still not known to be gone are all out of sight, were asked, and the
-        Lighthouse shows their group out: all that can be known when a host is lost."""
+        Lighthouse shows their group out: all that can be known when a host is lost.
+        """
         replica_id = self._order.evict.replica_id
         if look.having(Life.ALIVE, Life.STUCK) or replica_id is None or not self._worker.quiet():
             return False
@@ -241,8 +244,9 @@ class Ladder:
         if self._clock.now_s() < self._end_s:
             return None
         still = "; ".join(
-            f"{rank} {look.details[rank]}" for rank in sorted(look.lives) if look.lives[rank]
-            is not Life.GONE
+            f"{rank} {look.details[rank]}"
+            for rank in sorted(look.lives)
+            if look.lives[rank] is not Life.GONE
         )
         outcome = self._worker.outcome()
         said = "" if outcome is None else f" (asked: {outcome.detail})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from monitor.evictors.order import Accused, Patience
-from monitor.fetch import FetchError, Fetcher, Question
+from monitor.fetch import Fetcher, FetchError, Question
 from monitor.lighthouse import Lighthouse
 from monitor.names import RankName, ReplicaId
 from monitor.poller import STATE_MAX_BYTES
@@ -40,8 +40,8 @@ class Look:
 
     @property
     def all_gone(self) -> bool:
-        """Whether every accused incarnation is gone."""
-        return all(life is Life.GONE for life in self.lives.values())
+        """Whether every accused incarnation is gone; never when none is known."""
+        return bool(self.lives) and all(life is Life.GONE for life in self.lives.values())
 
     def in_quorum(self, replica_id: ReplicaId) -> bool | None:
         """Whether the last quorum has this member; None when there is no quorum to see."""
@@ -73,8 +73,10 @@ class Looker:
 
     def look(self, accused: Collection[Accused], said_gone: Collection[RankName]) -> Look:
         """One look. `said_gone`: ranks whose WorkerServer said that their process is gone; when
-        such a WorkerServer is silent afterwards, it has ended too and is believed."""
-        page = self._lighthouse and self._lighthouse.begin_look(self._patience.look_s)
+        such a WorkerServer is silent afterwards, it has ended too and is believed.
+        """
+        lighthouse = self._lighthouse
+        page = None if lighthouse is None else lighthouse.begin_look(self._patience.look_s)
         states = [(one, self._fetcher.submit(self._state(one))) for one in accused]
         lives: dict[RankName, Life] = {}
         details: dict[RankName, str] = {}

@@ -187,7 +187,12 @@ class Evictors:
         looker = Looker(self._fetcher, self._registry, self._lighthouse, self._patience)
         kill = LighthouseKill(order, self._lighthouse, self._clock, self._patience)
         worker = WorkerEvict(
-            order, self._fetcher, self._registry, self._clock, self._patience, self._token
+            order,
+            fetcher=self._fetcher,
+            registry=self._registry,
+            clock=self._clock,
+            patience=self._patience,
+            token=self._token,
         )
         return Ladder(
             order,
