@@ -12,15 +12,15 @@ that a restart or a heal touched is thrown away; long phases are not counted as 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 from typing import Final
 
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
-from monitor.names import GroupName, Host, RankName, ReplicaId
+from monitor.names import GroupName, Host, RankName, ReplicaId, split_rank_name
 from monitor.snapshot import LighthouseView, Observation, Snapshot
 from worker_server.wire import (
     LONG_PHASES,
@@ -48,6 +48,12 @@ class Pace:
     """Mean seconds a step in which the rank worked alone: all phases but waiting and long ones."""
     step_s: float
     """Mean seconds a step, waiting included."""
+    usual_s: float = 0.0
+    """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
+    cohort: int = 1
+    """Ranks in the cohort, itself included."""
+    z: float = 0.0
+    """Robust z-score: distance from the cohort's median in 1.4826 max(MAD, 1 % of the median)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +385,40 @@ class History:
                 busy_s=max(0.0, now.busy_s - mark.busy_s) / steps,
                 step_s=max(0.0, now.at_s - mark.at_s - (now.long_s - mark.long_s)) / steps,
             )
-        return Window(self._marked_s, self.now_s, paces)
+        return Window(self._marked_s, self.now_s, _compared(paces))
+
+
+def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
+    """Each pace beside those of its cohort."""
+    lanes: dict[int, list[RankName]] = {}
+    for rank in paces:
+        lanes.setdefault(split_rank_name(rank)[1], []).append(rank)
+    found = dict(paces)
+    for lane in lanes.values():
+        if len(lane) < 2:
+            continue
+        busy = sorted(paces[rank].busy_s for rank in lane)
+        middle = median(busy)
+        spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
+        for rank in lane:
+            value = paces[rank].busy_s
+            found[rank] = replace(
+                paces[rank],
+                usual_s=_median_without(busy, value),
+                cohort=len(lane),
+                z=(value - middle) / spread if spread > 0 else 0.0,
+            )
+    return found
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Median of ordered values less one occurrence of `value`, in O(1)."""
+    rest = len(ordered) - 1
+    low, high = (rest - 1) // 2, rest // 2
+    # Leaving `value` out moves everything from its place on down by one.
+    after_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
+    after_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
+    return (after_low + after_high) / 2
 
 
 def _order(track: RankTrack) -> tuple[str, int]:

@@ -53,7 +53,8 @@ def _verdict(
     followed = tuple(track.rank for track in gone if track.rank not in culprits)
     victims = tuple(sorted({*graph.victims(culprits), *followed}))
     alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
-    rest = f"; {listed([t.rank for t in alive])} of its group still {'runs' if len(alive) == 1 else 'run'}"
+    still = "runs" if len(alive) == 1 else "run"
+    rest = f"; {listed([t.rank for t in alive])} of its group still {still}"
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
@@ -66,10 +67,8 @@ def _verdict(
         confidence=Confidence.CERTAIN,
         since_s=first_s,
         victims=victims,
-        evidence={
-            track.rank: f"pid {track.identity.pid} on {track.identity.host} is gone"
-            for track in gone
-        },
+        evidence={"host": ", ".join(history.hosts(culprits))}
+        | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=f"dead:{culprits[0]}",
     )
 
@@ -109,6 +108,7 @@ def _lost(
         confidence=Confidence.LIKELY,
         since_s=since_s,
         victims=graph.victims(culprits),
-        evidence={track.rank: "unreachable" for track in members},
+        evidence={"host": ", ".join(history.hosts(culprits))}
+        | {track.rank: "unreachable" for track in members},
         signature=f"dead:{culprits[0]}",
     )

@@ -172,7 +172,7 @@ def _judge(history: History, graph: WaitGraph, scene: _Scene) -> Verdict | None:
         how = "these ranks in earlier attempts and the other groups"
     if right is not None and right not in sides:
         right = None
-    return _verdict(history, graph, scene, sides, entries, right, how)
+    return _verdict(history, graph, scene, sides=sides, entries=entries, right=right, how=how)
 
 
 def _entries(
@@ -232,6 +232,7 @@ def _verdict(
     history: History,
     graph: WaitGraph,
     scene: _Scene,
+    *,
     sides: Mapping[Signature, list[RankName]],
     entries: Mapping[RankName, Entry],
     right: Signature | None,

@@ -9,14 +9,14 @@ become slower than it was, or stay slow for long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, Pace, RankTrack, Window
-from monitor.names import GroupName, RankName, split_rank_name
+from monitor.names import GroupName, RankName
 
 _SHARE_OF_STEP = 0.1
 """Of a step, what the excess must come to: less slows nobody down noticeably."""
@@ -25,157 +25,102 @@ _SMALL_COHORT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Excess:
-    """One rank in one window, against its cohort."""
-
-    busy_s: float
-    usual_s: float
-    """Median of the others."""
-    steps: int
-    cohort: int
-    """Ranks compared, itself included."""
-    slow: bool
-
-    @property
-    def lost_s(self) -> float:
-        """Seconds that it made the fleet wait."""
-        return (self.busy_s - self.usual_s) * self.steps
-
-
-@dataclass(frozen=True, slots=True)
 class _Slow:
     rank: RankName
     ratio: float
-    last: _Excess
+    last: Pace
     since_s: float
     lost_s: float
 
 
 def straggler(history: History) -> tuple[Verdict, ...]:
     """One verdict for each replica group with ranks that have been slow for several windows."""
-    config = history.config
-    needed = max(config.straggler_windows, config.persistent_windows)
     windows = list(history.windows)
-    if len(windows) < config.straggler_windows:
+    if len(windows) < history.config.straggler_windows:
         return ()
-    if history.now_s - history.disturbed_s < config.restart_quiet_s:
+    if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
         return ()
-    recent = [_excesses(history, window) for window in windows[-needed:]]
     by_group: dict[GroupName, list[_Slow]] = {}
     for track in history.present():
-        if recent[-1].get(track.rank) is None or not history.participating(track):
-            continue
-        found = _judge(history, track, windows, recent)
-        if found is not None:
-            by_group.setdefault(track.group, []).append(found)
+        if history.participating(track):
+            found = _judge(history, track, windows)
+            if found is not None:
+                by_group.setdefault(track.group, []).append(found)
     return tuple(_verdict(history, group, slow) for group, slow in by_group.items())
 
 
-def _excesses(history: History, window: Window) -> dict[RankName, _Excess]:
-    lanes: dict[int, list[tuple[RankName, Pace]]] = {}
-    for rank, pace in window.paces.items():
-        track = history.tracks.get(rank)
-        if track is not None and track.identity.incarnation == pace.incarnation:
-            lanes.setdefault(split_rank_name(rank)[1], []).append((rank, pace))
-    found: dict[RankName, _Excess] = {}
-    for lane in lanes.values():
-        found.update(_lane_excesses(history, lane))
-    return found
-
-
-def _lane_excesses(
-    history: History, lane: Sequence[tuple[RankName, Pace]]
-) -> Mapping[RankName, _Excess]:
-    if len(lane) < 2:
-        return {}
-    busy = sorted(pace.busy_s for _, pace in lane)
-    middle = median(busy)
-    spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
-    found: dict[RankName, _Excess] = {}
-    for rank, pace in lane:
-        usual_s = _median_without(busy, pace.busy_s)
-        excess_s = pace.busy_s - usual_s
-        agrees = len(lane) < _SMALL_COHORT or (
-            pace.busy_s - middle > history.config.straggler_z * spread
-        )
-        found[rank] = _Excess(
-            busy_s=pace.busy_s,
-            usual_s=usual_s,
-            steps=pace.steps,
-            cohort=len(lane),
-            slow=agrees
-            and pace.busy_s > history.config.straggler_ratio * usual_s
-            and excess_s > _SHARE_OF_STEP * pace.step_s,
-        )
-    return found
-
-
-def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Median of an ordered sequence less one occurrence of `value`; O(1)."""
-    rest = len(ordered) - 1
-    low, high = (rest - 1) // 2, rest // 2
-    # Leaving `value` out moves everything from its place on down by one.
-    shift_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
-    shift_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
-    return (shift_low + shift_high) / 2
-
-
-def _judge(
-    history: History,
-    track: RankTrack,
-    windows: Sequence[Window],
-    recent: Sequence[Mapping[RankName, _Excess]],
-) -> _Slow | None:
+def _slow(history: History, pace: Pace) -> bool:
+    """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
     config = history.config
-    looked = [seen.get(track.rank) for seen in recent[-config.straggler_windows :]]
-    present = [excess for excess in looked if excess is not None]
-    if len(present) < config.straggler_windows or not present[-1].slow:
-        return None
-    if sum(excess.slow for excess in present) < config.straggler_slow_windows:
-        return None
-    episode, before = _episode(history, track.rank, windows)
-    if present[-1].cohort < _SMALL_COHORT:
-        past = [w.paces[track.rank].busy_s for w in before if _is_of(w, track)]
-        now_s = median([excess.busy_s for excess in present])
-        changed = len(past) >= _BASELINE_WINDOWS and now_s > config.own_change_ratio * median(past)
-        slow = [seen.get(track.rank) for seen in recent[-config.persistent_windows :]]
-        persistent = len(slow) >= config.persistent_windows and all(
-            excess is not None and excess.slow for excess in slow
-        )
-        if not changed and not persistent:
-            return None
-    return _Slow(
-        rank=track.rank,
-        ratio=median([e.busy_s / max(e.usual_s, 1e-9) for e in present if e.slow]),
-        last=present[-1],
-        since_s=episode[0][0].start_s,
-        lost_s=max(0.0, sum(excess.lost_s for _, excess in episode)),
+    return (
+        pace.cohort > 1
+        and pace.busy_s > config.straggler_ratio * pace.usual_s
+        and pace.busy_s - pace.usual_s > _SHARE_OF_STEP * pace.step_s
+        and (pace.cohort < _SMALL_COHORT or pace.z > config.straggler_z)
     )
 
 
-def _is_of(window: Window, track: RankTrack) -> bool:
+def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Slow | None:
+    config = history.config
+    looked = [_pace(window, track) for window in windows[-config.straggler_windows :]]
+    present = [pace for pace in looked if pace is not None]
+    if len(present) < config.straggler_windows or not _slow(history, present[-1]):
+        return None
+    if sum(_slow(history, pace) for pace in present) < config.straggler_slow_windows:
+        return None
+    start, lost_s = _episode(history, track, windows)
+    if present[-1].cohort < _SMALL_COHORT and not (
+        _changed(history, track, windows[:start], present) or _persistent(history, track, windows)
+    ):
+        return None
+    return _Slow(
+        rank=track.rank,
+        ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p)]),
+        last=present[-1],
+        since_s=windows[start].start_s,
+        lost_s=max(0.0, lost_s),
+    )
+
+
+def _pace(window: Window, track: RankTrack) -> Pace | None:
     pace = window.paces.get(track.rank)
-    return pace is not None and pace.incarnation == track.identity.incarnation
+    return pace if pace is not None and pace.incarnation == track.identity.incarnation else None
 
 
-def _episode(
-    history: History, rank: RankName, windows: Sequence[Window]
-) -> tuple[list[tuple[Window, _Excess]], Sequence[Window]]:
-    """The windows of the present slowness (one good window may lie between), and those before."""
-    episode: list[tuple[Window, _Excess]] = []
-    good: list[tuple[Window, _Excess]] = []
-    start = len(windows)
+def _changed(
+    history: History, track: RankTrack, before: Sequence[Window], present: Sequence[Pace]
+) -> bool:
+    """Whether a rank is slower than it was before it was slow."""
+    past = [pace.busy_s for window in before if (pace := _pace(window, track)) is not None]
+    if len(past) < _BASELINE_WINDOWS:
+        return False
+    now_s = median([pace.busy_s for pace in present])
+    return now_s > history.config.own_change_ratio * median(past)
+
+
+def _persistent(history: History, track: RankTrack, windows: Sequence[Window]) -> bool:
+    """Whether a rank was slow in each of the last windows."""
+    count = history.config.persistent_windows
+    paces = [_pace(window, track) for window in windows[-count:]]
+    return len(paces) == count and all(p is not None and _slow(history, p) for p in paces)
+
+
+def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> tuple[int, float]:
+    """First window of the present slowness, and the seconds that it has cost the fleet.
+
+    One good window may lie between two slow ones.
+    """
+    start, lost_s, pending_s, good = len(windows), 0.0, 0.0, 0
     for index in range(len(windows) - 1, -1, -1):
-        excess = _excesses(history, windows[index]).get(rank)
-        if excess is None or (not excess.slow and good):
+        pace = _pace(windows[index], track)
+        if pace is None or good > 1:
             break
-        if excess.slow:
-            episode += [*good, (windows[index], excess)]
-            good, start = [], index
+        pending_s += (pace.busy_s - pace.usual_s) * pace.steps
+        if _slow(history, pace):
+            start, lost_s, pending_s, good = index, lost_s + pending_s, 0.0, 0
         else:
-            good = [(windows[index], excess)]
-    episode.reverse()
-    return episode, windows[:start]
+            good += 1
+    return start, lost_s
 
 
 def _verdict(history: History, group: GroupName, slow: list[_Slow]) -> Verdict:
