@@ -71,7 +71,7 @@ class KeeperConfig:
     """As `hang_sweeps`."""
     record_fresh_s: float = 60.0
     """Older flight records are no evidence for what happens now."""
-    record_repeat_s: float = 3.0
+    record_repeat_s: float = 10.0
     """A suspicion that lasts reads the records again after so long."""
 
     # -- straggler: monitor.detectors.straggler --------------------------------------------
