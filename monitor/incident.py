@@ -1,4 +1,6 @@
-"""Incidents: verdicts that last, from pending to resolved, with their story.
+"""Incidents: verdicts that last, from pending to resolved, with their story; and their JSON.
+
+How they move is in `tracker`.
 
 pending --held for `hold_s`--> firing --eviction asked--> evicting --group left--> resolved
    |                              |                           |
@@ -7,11 +9,17 @@ pending --held for `hold_s`--> firing --eviction asked--> evicting --group left-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from typing import Any
 
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
+
+
+class IncidentError(ValueError):
+    """Stored JSON that is no incident; the message names the key."""
 
 
 class State(StrEnum):
@@ -77,3 +85,89 @@ class Incident:
     def open(self) -> bool:
         """Whether it still asks for attention."""
         return self.state is not State.RESOLVED
+
+
+def incident_to_json(incident: Incident) -> dict[str, Any]:
+    """Plain JSON types; None stays None. The latest verdict's fields lie flat beside the rest."""
+    verdict = incident.verdict
+    return {
+        "id": incident.id,
+        "kind": incident.kind.value,
+        "state": incident.state.value,
+        "fingerprint": incident.fingerprint,
+        "signature": incident.signature,
+        "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "replica_ids": list(incident.replica_ids),
+        "incarnations": list(incident.incarnations),
+        "reason": verdict.reason,
+        "confidence": verdict.confidence.value,
+        "since_s": verdict.since_s,
+        "victims": list(verdict.victims),
+        "evidence": dict(verdict.evidence),
+        "lost_s": verdict.lost_s,
+        "milestones": asdict(incident.milestones),
+        "story": [asdict(line) for line in incident.story],
+        "last_seen_s": incident.last_seen_s,
+        "resolution": incident.resolution,
+    }
+
+
+def incident_from_json(data: Any) -> Incident:
+    """Inverse of `incident_to_json`; unknown keys are ignored.
+
+    Raises:
+        IncidentError: a key is missing or ill-typed.
+    """
+    try:
+        return _incident(data)
+    except KeyError as exc:
+        raise IncidentError(f"missing key {exc}") from exc
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise IncidentError(f"no incident: {exc}") from exc
+
+
+def _incident(data: Mapping[str, Any]) -> Incident:
+    kind = Kind(data["kind"])
+    culprits = tuple(RankName(str(rank)) for rank in data["culprits"])
+    groups = tuple(GroupName(str(group)) for group in data["groups"])
+    signature = str(data["signature"])
+    resolution = data["resolution"]
+    return Incident(
+        id=IncidentId(str(data["id"])),
+        kind=kind,
+        fingerprint=str(data["fingerprint"]),
+        signature=signature,
+        state=State(data["state"]),
+        culprits=culprits,
+        groups=groups,
+        replica_ids=tuple(ReplicaId(str(replica)) for replica in data["replica_ids"]),
+        incarnations=tuple(str(incarnation) for incarnation in data["incarnations"]),
+        verdict=Verdict(
+            kind=kind,
+            culprits=culprits,
+            groups=groups,
+            reason=str(data["reason"]),
+            confidence=Confidence(data["confidence"]),
+            since_s=float(data["since_s"]),
+            victims=tuple(RankName(str(rank)) for rank in data["victims"]),
+            evidence={str(key): str(value) for key, value in data["evidence"].items()},
+            lost_s=float(data["lost_s"]),
+            signature=signature,
+        ),
+        milestones=_milestones(data["milestones"]),
+        story=tuple(
+            Transition(float(line["at_s"]), str(line["to"]), str(line["reason"]))
+            for line in data["story"]
+        ),
+        last_seen_s=float(data["last_seen_s"]),
+        resolution=None if resolution is None else str(resolution),
+    )
+
+
+def _milestones(data: Mapping[str, Any]) -> Milestones:
+    known = {field.name: data.get(field.name) for field in fields(Milestones)}
+    known["first_seen_s"] = data["first_seen_s"]
+    return Milestones(
+        **{name: None if value is None else float(value) for name, value in known.items()}  # type: ignore[arg-type]
+    )

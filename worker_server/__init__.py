@@ -6,3 +6,19 @@ monitor's. `wire` is the contract with the monitor and the only module it may im
 
 Nothing in this package raises into training, blocks it, or changes its exit code.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worker_server.reporter import StepReporter
+
+__all__ = ["attach"]
+
+
+def attach() -> StepReporter:
+    """Report this process as a rank and start its WorkerServer; never raises, never waits."""
+    from worker_server.attachment import attach as attach_now  # noqa: PLC0415  wire stays light
+
+    return attach_now()

@@ -180,6 +180,9 @@ class RingEntry:
     exit_age_s: float | None = None
     """None while the rank is inside (or did not live to leave)."""
     error: str | None = None
+    is_async: bool = False
+    """Started with async_op=True: the rank is inside until the work's wait() returns, and an
+    absent exit may also mean that wait() was never called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,21 +215,33 @@ class Registration:
 def to_json(value: StateReport | FlightRecord | Registration) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; what is None is left out.
 
-    Group heads travel as rows `[name, size, enqueued, completed, op, age_s]`: the state of a
-    rank with 8 groups has to fit into 1 KiB.
+    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
+    `[name, size, enqueued, completed, op, age_s]`, ages to a tenth of a millisecond, and flags
+    that have their usual value are left out. Other answers carry microseconds.
     """
-    plain = _plain(asdict(value))
-    if isinstance(value, StateReport):
-        plain["heads"] = [list(row.values()) for row in plain["heads"]]
+    if not isinstance(value, StateReport):
+        return {"schema": SCHEMA, **_plain(asdict(value), 6)}
+    plain = _plain(asdict(value), 4)
+    plain["heads"] = [list(row.values()) for row in plain["heads"]]
+    if value.step is not None:
+        step = plain["step"]
+        for key, usual in _USUAL.items():
+            if step[key] is usual:
+                del step[key]
+        if value.step.loss is not None:  # a small loss keeps its digits
+            step["loss"] = float(f"{value.step.loss:.6g}")
     return {"schema": SCHEMA, **plain}
 
 
-def _plain(value: Any) -> Any:
+_USUAL: Final = {"healing": False, "errored": False, "loss_finite": True}
+
+
+def _plain(value: Any, digits: int) -> Any:
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
+        return {key: _plain(item, digits) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return round(value, 6) if isinstance(value, float) else value
+        return [_plain(item, digits) for item in value]
+    return round(value, digits) if isinstance(value, float) else value
 
 
 # -- parsing: every value that came over a network passes through here ----------------------
@@ -387,6 +402,7 @@ def _parse_entry(data: Any) -> RingEntry:
         enter_age_s=_seconds(data, "enter_age_s"),
         exit_age_s=_seconds(data, "exit_age_s", None),
         error=_str(data, "error", None),
+        is_async=_bool(data, "is_async", False),
     )
 
 

@@ -3,3 +3,25 @@
 Belongs here: torch's formats, the WorkerServer's collective ring, the frozen types that
 detectors read. No `eval`, no pickle.
 """
+
+from monitor.flight_recorder.record import (
+    Entry,
+    EntryState,
+    FlightRecordError,
+    RankRecord,
+    Signature,
+    Source,
+)
+from monitor.flight_recorder.ring import from_ring
+from monitor.flight_recorder.torch_json import from_torch_json
+
+__all__ = [
+    "Entry",
+    "EntryState",
+    "FlightRecordError",
+    "RankRecord",
+    "Signature",
+    "Source",
+    "from_ring",
+    "from_torch_json",
+]

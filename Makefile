@@ -1,0 +1,58 @@
+# lightkeeper: `make demo` and `make test` work from a fresh clone with Python 3.11+, make and git.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.lightkeeper-setup
+
+.PHONY: help setup demo test test-unit test-integration check lint types contracts bench format dashboards
+
+help:  ## list what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
+
+setup: $(STAMP)  ## everything into .venv (torch first and pinned: a plain range may pull CUDA builds)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "lightkeeper needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[trainer,stacks,grafana,dev]'
+	@touch $@
+
+demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--fault stop --groups 2")
+	$(BIN)/lightkeeper demo $(ARGS)
+
+test: setup  ## unit part, then the integration part with real processes
+	$(BIN)/python -m pytest -q -m 'not integration' $(ARGS)
+	$(BIN)/python -m pytest -q -m integration $(ARGS)
+
+test-unit: setup  ## the part without real training processes
+	$(BIN)/python -m pytest -q -m 'not integration' $(ARGS)
+
+test-integration: setup  ## real ranks, sidecars, Lighthouse
+	$(BIN)/python -m pytest -q -m integration $(ARGS)
+
+check: lint types contracts  ## lint, types, import contracts
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+contracts: setup
+	$(BIN)/lint-imports
+
+bench: setup  ## figures; compares two things in one run, asserts no wall time
+	LIGHTKEEPER_BENCH=1 $(BIN)/python -m pytest -q -s -p no:randomly tests/bench $(ARGS)
+
+format: setup  ## rewrite in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+dashboards: setup  ## render the committed Grafana JSON again
+	$(BIN)/python -m dashboards render

@@ -1,0 +1,123 @@
+"""Routes that change something: a token, and no foreign page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flask import Blueprint, Response, request
+
+from monitor.app.answers import Refusal, answer, check_origin, check_token, json_body, text_of
+from monitor.app.desk import the_desk
+from monitor.names import GroupName, Host, RankName
+from monitor.store import QuarantineEntry
+from monitor.targets import Standing
+from monitor.view import SCHEMA, NotPossible
+from worker_server.wire import Identity, WireError, parse_registration
+
+HOURS_MAX: Final = 24.0 * 366
+_NAME: Final = re.compile(r"[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
+"""Names travel into URLs, labels and shells: no blanks, slashes, quotes or control characters."""
+
+
+changing = Blueprint("changing", __name__)
+"""Registration, quarantine, eviction by hand."""
+
+
+@changing.before_request
+def guard() -> None:
+    """Refuse foreign pages, wrong tokens, and every change while no token is configured."""
+    check_origin()
+    token = the_desk().token
+    if token is not None:
+        check_token(token)
+    elif not request.path.startswith("/v1/register"):
+        raise Refusal(403, "no token is configured: start the monitor with --token-file FILE")
+
+
+@changing.post("/v1/register")
+def register() -> Response:
+    """Register a WorkerServer, or renew its lease."""
+    try:
+        registration = parse_registration(json_body())
+        _check_names(registration.identity)
+    except (WireError, OverflowError) as exc:
+        raise Refusal(400, str(exc)) from exc
+    if the_desk().registry.register(registration) is Standing.SUPERSEDED:
+        rank = registration.identity.rank
+        raise Refusal(409, f"a newer incarnation bears the name {rank}")
+    return answer({"schema": SCHEMA})
+
+
+@changing.delete("/v1/register/<rank>")
+def unregister(rank: str) -> Response:
+    """Give a lease back."""
+    incarnation = request.args.get("incarnation", "")
+    if not incarnation:
+        raise Refusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
+    removed = the_desk().registry.unregister(RankName(rank), incarnation)
+    return answer({"schema": SCHEMA, "removed": removed})
+
+
+@changing.put("/v1/quarantine/<host>")
+def quarantine(host: str) -> Response:
+    """Refuse a host to launchers."""
+    body, now_s = json_body(), the_desk().clock.now_s()
+    hours = _hours(body)
+    entry = QuarantineEntry(
+        host=Host(_name("host", host)),
+        reason=text_of(body, "reason"),
+        author="a person",
+        since_s=now_s,
+        until_s=None if hours is None else now_s + hours * 3600.0,
+        incident_id=None,
+    )
+    the_desk().quarantine.add(entry)
+    return answer({"schema": SCHEMA, "host": host, "until_s": entry.until_s})
+
+
+@changing.delete("/v1/quarantine/<host>")
+def release(host: str) -> Response:
+    """Let a host in again."""
+    if not the_desk().quarantine.release(Host(host)):
+        raise Refusal(404, f"{host} is not quarantined")
+    return answer({"schema": SCHEMA, "host": host})
+
+
+@changing.post("/v1/groups/<group>/evict")
+def evict(group: str) -> Response:
+    """Evict a group because a person says so."""
+    reason = text_of(json_body(), "reason")
+    try:
+        incident_id = the_desk().evict(GroupName(group), reason)
+    except NotPossible as exc:
+        raise Refusal(409, str(exc)) from exc
+    return answer({"schema": SCHEMA, "incident_id": incident_id})
+
+
+def _check_names(identity: Identity) -> None:
+    for key, value in (
+        ("job", identity.job),
+        ("group", identity.group),
+        ("host", identity.host),
+        ("incarnation", identity.incarnation),
+    ):
+        _name(key, value)
+
+
+def _name(key: str, value: str) -> str:
+    if _NAME.fullmatch(value) is None:
+        raise Refusal(400, f"'{key}' is not a name of 1 to 128 plain characters: {value[:60]!r}")
+    return value
+
+
+def _hours(body: Mapping[str, Any]) -> float | None:
+    hours = body.get("hours")
+    if hours is None:
+        return None
+    plain = isinstance(hours, int | float) and not isinstance(hours, bool)
+    if not plain or not math.isfinite(hours) or not 0 < hours <= HOURS_MAX:
+        raise Refusal(400, f"'hours' is {hours!r}, expected more than 0 and at most {HOURS_MAX:g}")
+    return float(hours)

@@ -1,0 +1,46 @@
+"""What the routes may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from flask import Flask, current_app
+from prometheus_client import CollectorRegistry
+
+from monitor.clock import Clock
+from monitor.fetch import Fetcher
+from monitor.names import GroupName, IncidentId
+from monitor.quarantine import Quarantine
+from monitor.targets import Registry
+from monitor.view import View
+
+_KEY: Final = "lightkeeper"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The monitor, seen from its HTTP side."""
+
+    clock: Clock
+    registry: Registry
+    quarantine: Quarantine
+    fetcher: Fetcher
+    metrics: CollectorRegistry
+    view: Callable[[], View | None]
+    evict: Callable[[GroupName, str], IncidentId]
+    """Raises `NotPossible`."""
+    tick_s: float
+    version: str
+    token: str | None = field(default=None, repr=False)
+
+
+def open_desk(app: Flask, desk: Desk) -> None:
+    """Give the routes of this application their desk."""
+    app.extensions[_KEY] = desk
+
+
+def the_desk() -> Desk:
+    """The desk of the application that answers."""
+    return cast("Desk", current_app.extensions[_KEY])

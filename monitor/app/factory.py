@@ -1,0 +1,39 @@
+"""Puts the routes together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flask import Flask, Response, send_from_directory
+
+from monitor.app.answers import BODY_MAX_BYTES, refuse
+from monitor.app.changing import changing
+from monitor.app.desk import Desk, open_desk
+from monitor.app.passing import passing
+from monitor.app.reading import reading
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def create_app(desk: Desk) -> Flask:
+    """The monitor's WSGI application."""
+    app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
+    app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
+    open_desk(app, desk)
+    for routes in (reading, changing, passing):
+        app.register_blueprint(routes)
+
+    @app.get("/")
+    def page() -> Response:
+        return send_from_directory(_STATIC, "page.html")
+
+    @app.after_request
+    def harden(response: Response) -> Response:
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    app.register_error_handler(Exception, refuse)
+    return app

@@ -1,0 +1,175 @@
+"""Routes that only read: no token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flask import Blueprint, Response, request
+from prometheus_client.exposition import choose_encoder
+
+from monitor.app.answers import Refusal, answer, dump
+from monitor.app.desk import the_desk
+from monitor.names import Host
+from monitor.view import (
+    SCHEMA,
+    View,
+    entry_to_json,
+    groups_to_json,
+    incident_json,
+    ranks_to_json,
+    snapshot_to_json,
+)
+
+_STALE_TICKS = 5.0
+_STALE_LEAST_S = 10.0
+
+
+reading = Blueprint("reading", __name__)
+"""Everything that a person, a launcher or Prometheus reads."""
+
+
+@reading.get("/v1/snapshot")
+def snapshot() -> Response:
+    """What the last tick saw."""
+    return _rendered("snapshot", snapshot_to_json)
+
+
+@reading.get("/v1/groups")
+def groups() -> Response:
+    """Every replica group."""
+    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": groups_to_json(view)})
+
+
+@reading.get("/v1/ranks")
+def ranks() -> Response:
+    """Every rank."""
+    return _rendered("ranks", lambda view: {"schema": SCHEMA, "ranks": ranks_to_json(view)})
+
+
+@reading.get("/v1/incidents")
+def incidents() -> Response:
+    """Incidents, newest first, resolved ones too."""
+    limit = _limit()
+    return _rendered(
+        f"incidents {limit}",
+        lambda view: {
+            "schema": SCHEMA,
+            "incidents": [incident_json(view, one) for one in view.incidents[:limit]],
+        },
+    )
+
+
+@reading.get("/v1/incidents/<incident_id>")
+def incident(incident_id: str) -> Response:
+    """One incident with its story."""
+    view = _view()
+    for one in view.incidents:
+        if one.id == incident_id:
+            return answer({"schema": SCHEMA, **incident_json(view, one)})
+    raise Refusal(404, f"no such incident: {incident_id}")
+
+
+@reading.get("/v1/admission")
+def admission() -> Response:
+    """Whether a launcher may start a group on a host."""
+    host = request.args.get("host", "")
+    if not host:
+        raise Refusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
+    verdict = the_desk().quarantine.admission(Host(host))
+    body: dict[str, Any] = {"admit": verdict.admit, "reason": verdict.reason}
+    if not verdict.admit:
+        body["until_s"] = verdict.until_s
+    return answer(body)
+
+
+@reading.get("/v1/quarantine")
+def quarantine() -> Response:
+    """Hosts in quarantine."""
+    entries = [entry_to_json(entry) for entry in the_desk().quarantine.active()]
+    return answer({"schema": SCHEMA, "quarantine": entries})
+
+
+@reading.get("/v1/sd")
+def service_discovery() -> Response:
+    """Targets for Prometheus' `http_sd`."""
+    return Response(dump(_discovery()), content_type="application/json")
+
+
+@reading.get("/metrics")
+def metrics() -> Response:
+    """The monitor's own metrics."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(the_desk().metrics), content_type=content_type)
+
+
+@reading.get("/healthz")
+def healthz() -> Response:
+    """Alive: this process answers."""
+    return answer({"ok": True, "version": the_desk().version})
+
+
+@reading.get("/readyz")
+def readyz() -> Response:
+    """Ready: the loop has ticked lately."""
+    age_s = the_desk().clock.now_s() - _view().snapshot.now_s
+    if age_s > max(_STALE_TICKS * the_desk().tick_s, _STALE_LEAST_S):
+        raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
+    return answer({"ready": True, "last_tick_age_s": round(age_s, 3)})
+
+
+def _view() -> View:
+    view = the_desk().view()
+    if view is None:
+        raise Refusal(503, "the monitor has not looked yet: try again in a second")
+    return view
+
+
+def _limit() -> int:
+    text = request.args.get("limit", "100")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
+        raise Refusal(400, f"limit is {text!r}, expected 1 to 10000")
+    return int(text)
+
+
+class _Bodies:
+    """Each JSON body is made once per view, however many pages are open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: View | None = None
+        self._made: dict[str, bytes] = {}
+
+    def get(self, view: View, name: str, render: Callable[[View], Mapping[str, Any]]) -> bytes:
+        """The body of this name for this view."""
+        with self._lock:
+            if view is not self._of:
+                self._of, self._made = view, {}
+            body = self._made.get(name)
+            if body is None:
+                body = self._made[name] = dump(render(view))
+            return body
+
+
+_bodies = _Bodies()
+
+
+def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Response:
+    return Response(_bodies.get(_view(), name, render), content_type="application/json")
+
+
+def _discovery() -> list[dict[str, Any]]:
+    """Prometheus `http_sd`: every target, complete, so that those evicted vanish there too."""
+    entries = []
+    for target in the_desk().registry.targets():
+        identity = target.identity
+        scheme, _, address = target.url.partition("://")
+        labels = {
+            "__scheme__": scheme,
+            "job_id": identity.job,
+            "replica_group": identity.group,
+            "rank": str(identity.group_rank),
+        }
+        entries.append({"targets": [address.partition("/")[0]], "labels": labels})
+    return entries

@@ -1,0 +1,92 @@
+"""Waitress, in a thread of its own: bounded threads and connections."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import threading
+from typing import Any, Final
+
+from flask import Flask
+from waitress.server import create_server
+
+from monitor.app.answers import BODY_MAX_BYTES
+
+THREADS: Final = 8
+CONNECTIONS: Final = 1000
+"""More wait in the kernel's queue. Every rank renews its lease over a short connection."""
+
+
+class ServeError(Exception):
+    """The address cannot be served; the message is one line for a person."""
+
+
+def parse_bind(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[V6]:PORT`.
+
+    Raises:
+        ServeError: not such an address.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ServeError(f"--bind is {text!r}, expected HOST:PORT, such as 127.0.0.1:8470")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Server:
+    """Serves an application until closed. Binds at once, so that a busy port is known at once."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Bind.
+
+        Raises:
+            ServeError: the address is in use or not ours.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        except OSError as exc:
+            raise ServeError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        self._listener = listener
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+        self.port: int = listener.getsockname()[1]
+        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    def start(self, app: Flask) -> None:
+        """Begin to answer."""
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        self._server = create_server(
+            app,
+            sockets=[self._listener],
+            threads=THREADS,
+            connection_limit=CONNECTIONS,
+            channel_timeout=30,
+            max_request_body_size=BODY_MAX_BYTES * 2,
+            ident="lightkeeper",
+        )
+        self._thread = threading.Thread(target=self._server.run, name="serve", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; requests under way get up to a second."""
+        if self._server is None or self._thread is None:
+            self._listener.close()
+            return
+        self._server.close()
+        self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
+        self._thread.join(timeout=1.0)

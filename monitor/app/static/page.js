@@ -1,0 +1,220 @@
+"use strict";
+// The page polls two JSON endpoints every second. Every text that came from a rank or the
+// Lighthouse goes through textContent: nothing of it is ever markup.
+
+const EVERY_MS = 1000;
+const GIVE_UP_MS = 4000;
+const TONES = {
+  healthy: "good", resolved: "good", waiting: "wait", pending: "wait", evicting: "wait",
+  starting: "start", stalled: "bad", dead: "bad", firing: "bad", unreachable: "away",
+};
+const opened = new Map(); // incident id -> whether a person opened or closed it
+let last = null; // {snapshot, incidents}: what is shown while the monitor is away
+let lastAt = 0;
+
+function el(tag, options = {}, ...children) {
+  const made = document.createElement(tag);
+  if (options.class) made.className = options.class;
+  if (options.text !== undefined) made.textContent = options.text;
+  if (options.href) { made.href = options.href; made.target = "_blank"; made.rel = "noopener"; }
+  if (options.title) made.title = options.title;
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+function show(id, ...children) { document.getElementById(id).replaceChildren(...children); }
+function chip(word) { return el("span", { class: `chip ${TONES[word] || ""}`, text: word }); }
+function number(value) { return value === null || value === undefined ? "–" : String(value); }
+
+function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${seconds.toFixed(0)} s`;
+  if (seconds < 7200) return `${(seconds / 60).toFixed(0)} min`;
+  return `${(seconds / 3600).toFixed(0)} h`;
+}
+
+function clock(unix) {
+  return unix === null ? "until released" : new Date(unix * 1000).toLocaleTimeString();
+}
+
+// -- groups and ranks -------------------------------------------------------------------------
+
+function rankRow(rank) {
+  const doing = rank.phase === null ? "" : `${rank.phase} for ${span(rank.phase_age_s)}`;
+  const pace = rank.step_s === null ? "" : ` · ${rank.step_s.toFixed(2)} s/step, busy ${rank.busy_s.toFixed(2)} s`;
+  const base = `/v1/ranks/${encodeURIComponent(rank.rank)}`;
+  const trouble = rank.unreachable && `${rank.unreachable.reason}: ${rank.unreachable.detail}`;
+  return el("div", { class: "rank" },
+    el("span", { class: "name", text: rank.rank, title: `pid ${rank.pid} on ${rank.host}` }),
+    chip(rank.health),
+    el("span", { class: "doing", text: doing + pace }),
+    trouble ? el("span", { class: "trouble", text: trouble }) : null,
+    el("span", { class: "links" },
+      el("a", { href: `${base}/state`, text: "state" }),
+      el("a", { href: `${base}/flight_recorder`, text: "flight recorder" }),
+      el("a", { href: `${base}/stacks`, text: "stacks" }),
+      el("span", { text: `pid ${rank.pid}` }),
+      rank.loss === null ? null : el("span", { text: `loss ${rank.loss.toPrecision(4)}` })));
+}
+
+function groupCard(group, ranks, quarantined) {
+  const word = group.eviction || group.health;
+  const quorum = group.in_quorum === null ? "?" : group.in_quorum ? "yes" : "no";
+  const beat = group.heartbeat_age_s === null ? "" : ` · heartbeat ${span(group.heartbeat_age_s)} ago`;
+  const host = group.host === null ? "host unknown" : group.host;
+  return el("article", { class: `card ${TONES[word] || ""}` },
+    el("h3", {}, el("span", { text: group.group }), chip(word)),
+    el("div", { class: "meta", text: host + (quarantined ? " (quarantined)" : "") + beat, title: group.replica_id || "" }),
+    el("div", { class: "numbers" },
+      el("div", {}, el("b", { text: number(group.step) }), el("span", { text: "step" })),
+      el("div", {}, el("b", { text: number(group.commits) }), el("span", { text: "commits" })),
+      el("div", {}, el("b", { text: quorum }), el("span", { text: "in quorum" }))),
+    ...ranks.map(rankRow));
+}
+
+function showGroups(snapshot) {
+  const hosts = new Set(snapshot.quarantine.map((entry) => entry.host));
+  const cards = snapshot.groups.map((group) => groupCard(
+    group, snapshot.ranks.filter((rank) => rank.group === group.group), hosts.has(group.host)));
+  show("groups", ...(cards.length ? cards : [el("div", { class: "none",
+    text: "No rank has registered yet. Start ranks with LIGHTKEEPER_MONITOR set to this monitor's address." })]));
+}
+
+// -- incidents --------------------------------------------------------------------------------
+
+function story(incident) {
+  const lines = incident.story.map((line) => ({ at: line.at_s, to: line.to, why: line.reason }));
+  for (const row of incident.decisions) {
+    const to = row.action === "hold" ? `hold: ${row.guard}` : "evict";
+    lines.push({ at: row.at_s, to, why: row.reason });
+  }
+  const eviction = incident.eviction;
+  if (eviction) {
+    for (const rung of eviction.rungs) lines.push({ at: rung.started_s, to: rung.rung, why: rung.detail });
+    if (eviction.gone_s) lines.push({ at: eviction.gone_s, to: "gone", why: "every accused process is gone" });
+    if (eviction.left_quorum_s && !incident.milestones.left_quorum_s) {
+      lines.push({ at: eviction.left_quorum_s, to: "left quorum", why: "a quorum without it" });
+    }
+    if (eviction.failed) lines.push({ at: incident.last_seen_s, to: "eviction failed", why: eviction.failed });
+  }
+  return lines.sort((a, b) => a.at - b.at);
+}
+
+function stages(at) {
+  const spans = [
+    ["detected", at.first_seen_s, at.firing_s], ["decided", at.firing_s, at.evict_asked_s],
+    ["left the quorum", at.evict_asked_s, at.left_quorum_s],
+    ["others commit again", at.evict_asked_s, at.survivor_commit_s],
+    ["back in", at.evict_asked_s, at.rejoined_s],
+  ];
+  return spans.filter(([, from, to]) => from && to).map(([name, from, to]) =>
+    el("span", {}, `${name} after `, el("b", { text: span(to - from) })));
+}
+
+function incidentBox(incident, now) {
+  const first = incident.milestones.first_seen_s;
+  const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
+    el("summary", {},
+      chip(incident.state), el("strong", { text: incident.kind.replaceAll("_", " ") }),
+      el("span", { class: "what", text: incident.reason }),
+      el("span", { class: "when", text: `${clock(first)} · ${span(now - first)} ago` })),
+    el("div", { class: "inside" },
+      el("div", { class: "stages" }, ...stages(incident.milestones)),
+      el("dl", { class: "evidence" },
+        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") }),
+        el("dt", { text: "victims" }), el("dd", { text: incident.victims.join(", ") || "none" }),
+        el("dt", { text: "confidence" }), el("dd", { text: incident.confidence }),
+        ...Object.entries(incident.evidence).flatMap(([source, seen]) =>
+          [el("dt", { text: source }), el("dd", { text: seen })])),
+      el("ol", { class: "timeline" }, ...story(incident).map((line) =>
+        el("li", { class: TONES[line.to] || "" },
+          el("span", { class: "at", text: `+${Math.max(0, line.at - first).toFixed(1)} s` }),
+          el("span", { class: "to", text: line.to.replaceAll("_", " ") }),
+          el("span", { class: "why", text: line.why })))),
+      incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
+  const open = opened.has(incident.id) ? opened.get(incident.id) : incident.state !== "resolved";
+  box.open = open;
+  box.querySelector("summary").addEventListener("click", () => opened.set(incident.id, !box.open));
+  return box;
+}
+
+function showIncidents(incidents, now) {
+  const boxes = incidents.map((incident) => incidentBox(incident, now));
+  show("incidents", ...(boxes.length ? boxes : [el("div", { class: "none", text: "None so far." })]));
+}
+
+// -- quarantine, head, banners ----------------------------------------------------------------
+
+function showQuarantine(entries) {
+  if (!entries.length) {
+    show("quarantine", el("div", { class: "none", text: "No host is in quarantine." }));
+    return;
+  }
+  const head = el("thead", {}, el("tr", {}, ...["host", "why", "by", "until"].map((text) => el("th", { text }))));
+  const rows = entries.map((entry) => el("tr", {}, ...[entry.host, entry.reason, entry.author,
+    clock(entry.until_s)].map((text) => el("td", { text }))));
+  show("quarantine", el("table", {}, head, el("tbody", {}, ...rows)));
+}
+
+function showHead(snapshot) {
+  const sick = snapshot.groups.filter((group) => !["healthy", "starting", "waiting"].includes(group.health));
+  const headline = document.getElementById("headline");
+  const firing = snapshot.incidents.filter((incident) => incident.state !== "pending");
+  let [tone, text] = ["good", "all groups healthy"];
+  if (!snapshot.groups.length) [tone, text] = ["start", "waiting for ranks"];
+  else if (snapshot.groups.some((group) => group.eviction)) [tone, text] = ["wait", "evicting"];
+  else if (firing.length) [tone, text] = ["bad", `${firing.length} open incident${firing.length > 1 ? "s" : ""}`];
+  else if (sick.length) [tone, text] = ["wait", `${sick.length} group${sick.length > 1 ? "s" : ""} not healthy`];
+  headline.className = `headline ${tone}`;
+  headline.textContent = text;
+  document.title = tone === "good" ? "lightkeeper" : `${text} · lightkeeper`;
+  const up = snapshot.lighthouse.up;
+  const facts = [["quorum", up ? snapshot.lighthouse.quorum_id : "?"],
+    ["members", up ? snapshot.lighthouse.members.length : "?"],
+    ["groups", snapshot.groups.length], ["ranks", snapshot.ranks.length], ["tick", snapshot.tick]];
+  show("facts", ...facts.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: String(value) }))));
+}
+
+function showBanners(snapshot, away) {
+  const banners = [];
+  if (away) {
+    const since = lastAt ? `; this is what it last said, ${span((Date.now() - lastAt) / 1000)} ago` : "";
+    banners.push(["bad", `The monitor is away: ${away}${since}`]);
+  }
+  if (snapshot) {
+    if (snapshot.observe) banners.push(["info", "Observe mode: the monitor says what it would evict, and evicts nothing."]);
+    if (!snapshot.lighthouse.up) banners.push(["wait", `The Lighthouse cannot be seen: ${snapshot.lighthouse.reason}`]);
+    for (const trouble of snapshot.troubles) banners.push(["wait", trouble]);
+  }
+  show("banners", ...banners.map(([tone, text]) => el("div", { class: `banner ${tone}`, text })));
+  document.body.classList.toggle("stale", Boolean(away));
+}
+
+// -- the loop ---------------------------------------------------------------------------------
+
+async function get(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(GIVE_UP_MS), cache: "no-store" });
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error || `status ${answer.status}`);
+  return body;
+}
+
+async function refresh() {
+  let away = null;
+  try {
+    const [snapshot, incidents] = await Promise.all([get("/v1/snapshot"), get("/v1/incidents?limit=30")]);
+    last = { snapshot, incidents: incidents.incidents };
+    lastAt = Date.now();
+    showHead(snapshot);
+    showGroups(snapshot);
+    showIncidents(last.incidents, snapshot.now_s);
+    showQuarantine(snapshot.quarantine);
+  } catch (error) {
+    away = error.name === "TimeoutError" ? "it does not answer in time" : error.message;
+  }
+  showBanners(last && last.snapshot, away);
+  setTimeout(refresh, EVERY_MS);
+}
+
+refresh();

@@ -1,0 +1,94 @@
+"""`lightkeeper`: the one console command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from monitor.commands import quarantine, run, status
+from monitor.commands.errors import FAILED, CommandError
+
+_ABOUT = """\
+The keeper of a TorchFT Lighthouse: sees every rank, names the sick one, and evicts its replica
+group, so that the others train on.
+"""
+_EXAMPLES = """\
+examples:
+  lightkeeper demo                                         see it work, on this machine, on CPU
+  lightkeeper monitor --lighthouse http://head:29510       watch a job
+  lightkeeper status                                       what the monitor sees
+  lightkeeper incidents                                    what went wrong, and what was done
+
+every command explains itself: lightkeeper COMMAND --help
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all commands."""
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="lightkeeper", description=_ABOUT, epilog=_EXAMPLES, formatter_class=plain
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(
+        name: str,
+        about: str,
+        examples: str,
+        add_arguments: Callable[[argparse.ArgumentParser], None],
+        action: Callable[[argparse.Namespace], int],
+    ) -> None:
+        made = commands.add_parser(
+            name, help=about, description=about, epilog=examples, formatter_class=plain
+        )
+        add_arguments(made)
+        made.set_defaults(action=action)
+
+    add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
+    add(
+        "status",
+        "what the monitor sees now",
+        status.STATUS_EXAMPLES,
+        status.add_status_arguments,
+        status.run_status,
+    )
+    add(
+        "incidents",
+        "what went wrong, and what was done",
+        status.INCIDENTS_EXAMPLES,
+        status.add_incidents_arguments,
+        status.run_incidents,
+    )
+    add(
+        "quarantine",
+        "hosts to which no group may come back",
+        quarantine.EXAMPLES,
+        quarantine.add_arguments,
+        quarantine.run,
+    )
+    commands.add_parser("demo", help="a whole job on this machine, with faults", add_help=False)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["demo"]:  # a process of its own: the monitor does not import the trainer
+        os.execv(sys.executable, [sys.executable, "-m", "trainer.demo", *words[1:]])  # noqa: S606
+    args = build_parser().parse_args(words)
+    try:
+        return int(args.action(args))
+    except CommandError as exc:
+        sys.stderr.write(f"lightkeeper: {exc}\n")
+        return exc.status
+    except KeyboardInterrupt:
+        return FAILED
+    except BrokenPipeError:  # `| head` closed our output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""`lightkeeper monitor`: the keeper itself."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.token import add_token_option, read_token
+from monitor.config import ConfigError, KeeperConfig
+from monitor.evictors import Patience
+from monitor.service import TOKENLESS, Options, Service, StartError, reach
+
+log = logging.getLogger("lightkeeper")
+
+EXAMPLES = """\
+examples:
+  look only, evict nothing:
+    lightkeeper monitor --lighthouse http://head:29510 --observe
+  keep at least two groups, at most two evictions an hour:
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token \\
+        --min-replicas 2 --budget 2/hour
+  serve the network (ranks register with LIGHTKEEPER_MONITOR=http://head:8470):
+    lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token
+  call a rank hung later:
+    lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
+
+then: open http://127.0.0.1:8470/ or run `lightkeeper status`
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the monitor."""
+    parser.add_argument(
+        "--lighthouse",
+        metavar="URL",
+        default=os.environ.get("TORCHFT_LIGHTHOUSE"),
+        help="TorchFT's Lighthouse (default: TORCHFT_LIGHTHOUSE); may come up later",
+    )
+    parser.add_argument(
+        "--bind",
+        metavar="HOST:PORT",
+        default="127.0.0.1:8470",
+        help="where to serve (default: %(default)s); any other host than loopback needs a token",
+    )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="PATH",
+        default=default_store(),
+        help="SQLite file that survives a restart (default: %(default)s)",
+    )
+    parser.add_argument("--tick", type=float, metavar="S", help="seconds between sweeps (1.0)")
+    parser.add_argument(
+        "--min-replicas", type=int, metavar="N", help="healthy groups that must remain (1)"
+    )
+    parser.add_argument("--budget", metavar="N/hour", help="most evictions in any hour (4/hour)")
+    parser.add_argument(
+        "--observe", action="store_true", help="say what would be evicted, and evict nothing"
+    )
+    add_token_option(parser)
+    parser.add_argument(
+        "--targets",
+        type=Path,
+        metavar="FILE",
+        help="Prometheus file_sd JSON of WorkerServers that do not register themselves",
+    )
+    parser.add_argument(
+        "--quarantine-hours",
+        type=float,
+        metavar="H",
+        default=24.0,
+        help="how long the host of an evicted group is refused (%(default)g; 0: until released)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other threshold of monitor/config.py, repeatable",
+    )
+    parser.add_argument("--verbose", action="store_true", help="log what is held and why")
+
+
+def default_store() -> Path:
+    """In the user's state folder."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "lightkeeper" / "monitor.db"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    logging.basicConfig(
+        level=logging.INFO if args.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    log.setLevel(logging.INFO)
+    options = _options(args)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        service = Service(options)
+    except StartError as exc:
+        raise CommandError(str(exc), USAGE) from exc
+    with service:
+        _greet(options, service.url)
+        service.run(stop)
+        log.info("stopping")
+    return DONE
+
+
+def _options(args: argparse.Namespace) -> Options:
+    url = args.lighthouse
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
+    if not 0 <= args.quarantine_hours <= 24 * 366:
+        raise CommandError(
+            f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
+        )
+    last_s = args.quarantine_hours * 3600.0 or None
+    return Options(
+        config=_config(args),
+        bind=args.bind,
+        store=args.store,
+        lighthouse=url,
+        targets=args.targets,
+        token=read_token(args.token_file),
+        patience=Patience(quarantine_s=last_s),
+    )
+
+
+def _config(args: argparse.Namespace) -> KeeperConfig:
+    chosen: dict[str, Any] = {
+        "tick_s": args.tick,
+        "min_replicas": args.min_replicas,
+        "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
+        "observe": args.observe,
+    }
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
+        chosen[name] = _number(name, value)
+    try:
+        return KeeperConfig.from_options(chosen)
+    except ConfigError as exc:
+        raise CommandError(str(exc), USAGE) from exc
+
+
+def _number(name: str, text: str) -> float | int:
+    try:
+        default = getattr(KeeperConfig(), name, 0.0)
+        return int(text) if type(default) is int else float(text)
+    except ValueError as exc:
+        raise CommandError(f"--set {name} is {text!r}, expected a number", USAGE) from exc
+
+
+def parse_budget(text: str) -> int:
+    """`4/hour` or `4`.
+
+    Raises:
+        CommandError: neither.
+    """
+    number = text.removesuffix("/hour").removesuffix("/h")
+    if not number.isascii() or not number.isdigit() or len(number) > 6:
+        raise CommandError(f"--budget is {text!r}, expected N/hour, such as 4/hour", USAGE)
+    return int(number)
+
+
+def _greet(options: Options, url: str) -> None:
+    log.info("monitor at %s (pid %d), store %s", url, os.getpid(), options.store)
+    if options.token is None:
+        log.warning("%s", TOKENLESS)
+    if options.config.observe:
+        log.warning("observe mode: nothing will be evicted")
+    if options.lighthouse is None:
+        log.warning("no Lighthouse is configured: nothing can be evicted (--lighthouse URL)")
+    elif (problem := reach(options.lighthouse)) is not None:
+        log.warning("Lighthouse %s: %s; waiting for it", options.lighthouse, problem)

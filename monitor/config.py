@@ -1,0 +1,206 @@
+"""Every threshold of the keeper: unit, default, where it comes from, what it trades.
+
+Pure: nothing here reads a file, the environment or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+
+class ConfigError(ValueError):
+    """An option outside its range; the message is one line and names option and range."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperConfig:
+    """What the keeper was told. All times are seconds.
+
+    Raises:
+        ConfigError: an option lies outside its range.
+    """
+
+    tick_s: float = 1.0
+    """Time between two sweeps. Smaller finds faults sooner and costs every host more requests."""
+    observe: bool = False
+    """Say what would be evicted, and evict nothing."""
+
+    # -- hang: monitor.detectors.not_entered, waits ---------------------------------------
+    stall_floor_s: float = 5.0
+    """No rank is called hung before. Lower is faster; a page-cache miss or a descheduled
+    process of 1 to 3 s is common on a busy host (facts/trainer.md section 4)."""
+    stall_factor: float = 10.0
+    """Hung after this many learned step times (or the floor). Lower accuses slow steps."""
+    unwitnessed_factor: float = 3.0
+    """A stalled rank for whom nobody is seen waiting gets this many times as long: what
+    stops nobody is often a pause that nobody declared."""
+    warm_up_commits: int = 3
+    """Commits of an incarnation before it is judged: first steps compile and allocate."""
+    warm_up_budget_s: float = 300.0
+    """A rank without its first commits is excused for so long (16 CPU s of imports a rank,
+    90 to 150 s on a loaded machine, facts/trainer.md)."""
+    long_phase_budget_s: float = 600.0
+    """A declared checkpoint, evaluation, compile or init phase is excused for so long."""
+    healing_budget_s: float = 120.0
+    """A healing rank is excused for so long (a checkpoint from a peer over the network)."""
+    silent_s: float = 20.0
+    """A rank whose WorkerServer is silent so long, while its own group is stuck in a collective
+    and nobody else explains it, is taken for the culprit. Lower confuses a lost sidecar with
+    a lost host."""
+    hang_sweeps: int = 2
+    """Consecutive sweeps with the same verdict before it counts: snapshots are skewed."""
+
+    # -- dead: monitor.detectors.dead ------------------------------------------------------
+    dead_observations: int = 2
+    """Observations of a gone process before it counts."""
+    heartbeat_grace_s: float = 1.0
+    """A heartbeat this much younger than the death proves that the group lives on."""
+    host_lost_s: float = 15.0
+    """All WorkerServers of a group silent and its heartbeat stale for so long: host lost.
+    Three times the Lighthouse's own heartbeat timeout."""
+    job_end_s: float = 30.0
+    """Ranks of a job that end within this span, none left, ended together: a finished job."""
+
+    # -- mismatch: monitor.detectors.mismatch ----------------------------------------------
+    mismatch_suspect_s: float = 3.0
+    """All members of a process group inside the same unfinished collective for so long: read
+    their flight records. Lower reads records (8 to 18 ms of CPU a rank) of healthy ranks."""
+    mismatch_sweeps: int = 2
+    """As `hang_sweeps`."""
+    record_fresh_s: float = 60.0
+    """Older flight records are no evidence for what happens now."""
+    record_repeat_s: float = 10.0
+    """A suspicion that lasts reads the records again after so long."""
+
+    # -- straggler: monitor.detectors.straggler --------------------------------------------
+    window_s: float = 5.0
+    """Shortest window over which busy seconds a step are averaged."""
+    window_steps: int = 5
+    """Fewest steps in a window: one step more or less at its edges is at most 20 %."""
+    window_limit_s: float = 120.0
+    """A window that lasts longer is thrown away (a pause, not a pace)."""
+    straggler_ratio: float = 1.5
+    """Busy seconds against the cohort's median. Lower finds milder stragglers and accuses
+    uneven batches; 1.1 is usual with 100 peers (ALGORITHMS.md section 6), 1.5 with few."""
+    straggler_z: float = 5.0
+    """Robust z-score that a cohort of 4 or more must show as well."""
+    own_change_ratio: float = 1.3
+    """In a cohort under 4: how much slower than its own past a rank has to be."""
+    straggler_windows: int = 5
+    """n: windows looked at."""
+    straggler_slow_windows: int = 4
+    """m: of them slow."""
+    persistent_windows: int = 8
+    """In a cohort under 4, so many slow windows in a row need no own change."""
+    restart_quiet_s: float = 15.0
+    """After a group (re)started or died, its host's CPU is busy: windows do not count."""
+
+    # -- incidents -------------------------------------------------------------------------
+    clear_s: float = 3.0
+    """A fault not seen for so long, its ranks progressing, has passed by itself."""
+    straggler_clear_s: float = 30.0
+    """The same for a straggler, which is seen by windows only."""
+    keep_resolved_s: float = 3600.0
+    """Resolved incidents are shown, and their signatures remembered, for so long."""
+    follow_s: float = 600.0
+    """Milestones of an evicted group are awaited for so long."""
+
+    # -- policy ----------------------------------------------------------------------------
+    min_replicas: int = 1
+    """Healthy participating groups that must remain after an eviction."""
+    budget_per_hour: int = 4
+    """Evictions in any hour. Higher lets a monitor bug do more harm."""
+    cool_down_s: float = 20.0
+    """Between two evictions: a quorum needs the heartbeat timeout (5 s) plus its tick, a
+    restarted group 17 to 20 s to contribute (facts/torchft.md)."""
+    breaker_share: float = 1 / 3
+    """Share of the groups that may be accused at once before nobody is evicted (at least 1)."""
+    lateness_ticks: float = 2.0
+    """A tick this many ticks late is the monitor's own sickness."""
+    unreachable_share: float = 0.2
+    """More targets silent in one tick, at least 2, is the monitor's own sickness."""
+    eviction_cost_s: float = 15.0
+    """What heal and restart cost; a straggler goes once it has cost more (ski rental)."""
+    eviction_ack_s: float = 10.0
+    """An eviction decided and not taken up by the evictor within so long is decided again."""
+    eviction_deadline_s: float = 90.0
+    """An eviction without effect for so long has failed. A Lighthouse kill of a stopped group
+    takes 30 s to fail by itself."""
+    program_bug_after: int = 1
+    """Evictions for one mismatch signature before the program is blamed."""
+    crash_loop_after: int = 2
+    """The same for faults that a host may have caused."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is {value}, expected {low:g} to {high:g}")
+        if self.straggler_slow_windows > self.straggler_windows:
+            raise ConfigError(
+                f"straggler_slow_windows is {self.straggler_slow_windows}, "
+                f"expected at most straggler_windows ({self.straggler_windows})"
+            )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> KeeperConfig:
+        """Configuration from named options; None means the default.
+
+        Raises:
+            ConfigError: an unknown option, or one outside its range.
+        """
+        known = {field.name for field in fields(cls)}
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"unknown option {name}, expected one of {sorted(known)}")
+        return cls(**{name: value for name, value in options.items() if value is not None})
+
+
+_DAY: Final = 86_400.0
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "tick_s": (0.05, 60),
+    "stall_floor_s": (0.1, _DAY),
+    "stall_factor": (1, 1e6),
+    "unwitnessed_factor": (1, 1e6),
+    "warm_up_commits": (0, 1e6),
+    "warm_up_budget_s": (0, _DAY),
+    "long_phase_budget_s": (0, _DAY),
+    "healing_budget_s": (0, _DAY),
+    "silent_s": (1, _DAY),
+    "hang_sweeps": (1, 100),
+    "dead_observations": (1, 100),
+    "heartbeat_grace_s": (0, 60),
+    "host_lost_s": (1, _DAY),
+    "job_end_s": (0, _DAY),
+    "mismatch_suspect_s": (0.1, _DAY),
+    "mismatch_sweeps": (1, 100),
+    "record_fresh_s": (1, _DAY),
+    "record_repeat_s": (0, _DAY),
+    "window_s": (0.5, 3600),
+    "window_steps": (1, 1e6),
+    "window_limit_s": (1, _DAY),
+    "straggler_ratio": (1.01, 100),
+    "straggler_z": (0, 1000),
+    "own_change_ratio": (1, 100),
+    "straggler_windows": (1, 100),
+    "straggler_slow_windows": (1, 100),
+    "persistent_windows": (1, 200),
+    "restart_quiet_s": (0, 3600),
+    "clear_s": (0, 3600),
+    "straggler_clear_s": (0, 3600),
+    "keep_resolved_s": (60, 30 * _DAY),
+    "follow_s": (0, _DAY),
+    "min_replicas": (1, 1e6),
+    "budget_per_hour": (0, 1e6),
+    "cool_down_s": (0, _DAY),
+    "breaker_share": (0, 1),
+    "lateness_ticks": (0.1, 1000),
+    "unreachable_share": (0, 1),
+    "eviction_cost_s": (0, _DAY),
+    "eviction_ack_s": (1, 3600),
+    "eviction_deadline_s": (1, 3600),
+    "program_bug_after": (1, 1000),
+    "crash_loop_after": (1, 1000),
+}

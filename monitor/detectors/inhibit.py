@@ -1,0 +1,69 @@
+"""Which verdicts another fact explains: one fault, one accusation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from monitor.detectors.verdict import Kind, Verdict
+from monitor.names import GroupName, RankName
+
+Reasons = Mapping[tuple[Kind, GroupName], str]
+
+
+def inhibit(
+    verdicts: Sequence[Verdict],
+    *,
+    shielded: Collection[tuple[Kind, GroupName]],
+    blamed: Mapping[RankName, GroupName],
+    stalled: bool,
+) -> tuple[tuple[Verdict, ...], Reasons]:
+    """The verdicts that stand, and why the others do not.
+
+    A mismatch explains the hangs and deaths of its group; a death explains a hang of its
+    group; a fault explains the deaths of those who waited for it (TorchFT's timeouts end
+    them); a fleet that stands still has no pace to compare.
+
+    Args:
+        verdicts: what the detectors found in this tick.
+        shielded: groups under an eviction of ours; a kind is left out where its own incident is
+            the one that asked for it.
+        blamed: victim -> group of the culprit, of open incidents.
+        stalled: whether anything but slowness is wrong anywhere.
+    """
+    mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH for g in v.groups}
+    dead = {g for v in verdicts if v.kind is Kind.DEAD for g in v.groups}
+    kept: list[Verdict] = []
+    reasons: dict[tuple[Kind, GroupName], str] = {}
+    for verdict in verdicts:
+        why = _why(verdict, shielded, mismatched, dead, blamed, stalled=stalled)
+        if why is None:
+            kept.append(verdict)
+        elif why:
+            reasons.update({(verdict.kind, group): why for group in verdict.groups})
+    return tuple(kept), reasons
+
+
+def _why(
+    verdict: Verdict,
+    shielded: Collection[tuple[Kind, GroupName]],
+    mismatched: set[GroupName],
+    dead: set[GroupName],
+    blamed: Mapping[RankName, GroupName],
+    *,
+    stalled: bool,
+) -> str | None:
+    """Why a verdict does not stand; empty when it is only not to be had now; None: it stands."""
+    groups = set(verdict.groups)
+    if any((verdict.kind, group) in shielded for group in groups):
+        return "it is under an eviction"
+    if groups & mismatched and verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED):
+        return "explained by a mismatch in the same group"
+    if groups & dead and verdict.kind is Kind.NOT_ENTERED:
+        return "explained by a dead process in the same group"
+    if verdict.kind is Kind.DEAD and all(rank in blamed for rank in verdict.culprits):
+        causes = sorted({blamed[rank] for rank in verdict.culprits} - groups)
+        if causes:
+            return f"ended while waiting for {', '.join(causes)}"
+    if verdict.kind is Kind.STRAGGLER and stalled:
+        return ""
+    return None

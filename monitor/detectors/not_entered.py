@@ -1,0 +1,128 @@
+"""Hangs (class H1): a rank that stands still by itself while others wait for it."""
+
+from __future__ import annotations
+
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.waits import SELF_HELD, Standing, WaitGraph
+from monitor.detectors.wording import listed, plural, seconds
+from monitor.history import History, RankTrack
+from monitor.names import GroupName, RankName
+
+
+def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """One verdict for each replica group that holds a root of the wait-for graph."""
+    by_group: dict[GroupName, list[RankTrack]] = {}
+    for rank in graph.roots:
+        track = history.tracks[rank]
+        by_group.setdefault(track.group, []).append(track)
+    found = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
+    return found or _silent(history, graph)
+
+
+def _verdict(
+    history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
+) -> Verdict:
+    culprits = tuple(track.rank for track in roots)
+    victims = graph.victims(culprits)
+    direct = any(graph.standing[rank] is not Standing.ALONE for rank in culprits)
+    waiting = f"{listed(victims)} {plural(victims, 'waits', 'wait')} for it"
+    return Verdict(
+        kind=Kind.NOT_ENTERED,
+        culprits=culprits,
+        groups=(group,),
+        reason="; ".join(_what(history, graph, track) for track in roots)
+        + (f"; {waiting}" if victims else "; nobody is seen waiting for it"),
+        confidence=Confidence.CERTAIN if victims or direct else Confidence.LIKELY,
+        since_s=min(_since_s(track) for track in roots),
+        victims=victims,
+        evidence={track.rank: _evidence(history, track) for track in roots},
+        signature=f"not_entered:{culprits[0]}:{_phase(roots[0])}",
+    )
+
+
+def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
+    still = f"{track.rank} stands still in {_phase(track)!r} for {seconds(track.stall_s)}"
+    usual_s = history.learned_step_s(track)
+    usual = f" (a step takes it {seconds(usual_s)})" if usual_s > 0 else ""
+    report = track.report
+    frozen_s = None if report is None else report.process.interpreter_age_s
+    standing = graph.standing[track.rank]
+    if standing is Standing.STOPPED:
+        return f"{still}{usual}: its process is stopped (state T)"
+    if standing is Standing.FROZEN and frozen_s is not None:
+        return (
+            f"{still}{usual}: its interpreter has not run for {seconds(frozen_s)}, the GIL is held"
+        )
+    return still + usual
+
+
+def _evidence(history: History, track: RankTrack) -> str:
+    report, step = track.report, track.step
+    if report is None or step is None:
+        return "no report"
+    return (
+        f"phase {step.phase}, progress {step.progress}, commits {step.commits}, "
+        f"process {report.process.state or '?'}, allowed {seconds(history.allowance_s(track))}"
+    )
+
+
+def _phase(track: RankTrack) -> str:
+    return "?" if track.step is None else track.step.phase
+
+
+def _since_s(track: RankTrack) -> float:
+    if track.step is None or track.report_s is None:
+        return track.seen_s
+    return track.report_s - track.step.phase_age_s
+
+
+def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """A rank that cannot be seen, for whom its own group stands in a collective.
+
+    Only when nobody who can be seen explains it: otherwise a lost report could move the
+    blame from the culprit's group to a victim's.
+    """
+    if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
+        return ()
+    if Standing.DEAD in graph.standing.values():
+        return ()
+    silent = [t for t in history.present() if graph.standing[t.rank] is Standing.SILENT]
+    if not silent or len({track.group for track in silent}) != 1:
+        return ()
+    lost = [t for t in silent if _silence_s(history, t) >= history.config.silent_s]
+    if len(lost) != len(silent):
+        return ()
+    culprits = tuple(track.rank for track in lost)
+    waiting = _waiting_for(history, graph, culprits)
+    if not waiting:
+        return ()
+    silence_s = min(_silence_s(history, track) for track in lost)
+    return (
+        Verdict(
+            kind=Kind.NOT_ENTERED,
+            culprits=culprits,
+            groups=(lost[0].group,),
+            reason=f"{listed(culprits)} cannot be seen for {seconds(silence_s)}, and "
+            f"{listed(waiting)} of the same group {plural(waiting, 'stands', 'stand')} in a "
+            "collective that only it has not entered",
+            confidence=Confidence.LIKELY,
+            since_s=min(track.silent_since_s or history.now_s for track in lost),
+            victims=graph.victims(culprits),
+            evidence={track.rank: "unreachable" for track in lost},
+            signature=f"not_entered:{culprits[0]}:silent",
+        ),
+    )
+
+
+def _silence_s(history: History, track: RankTrack) -> float:
+    return 0.0 if track.silent_since_s is None else history.now_s - track.silent_since_s
+
+
+def _waiting_for(
+    history: History, graph: WaitGraph, lost: tuple[RankName, ...]
+) -> tuple[RankName, ...]:
+    for stuck in graph.stuck:
+        only_they = bool(stuck.absent) and set(stuck.absent) <= set(lost)
+        if only_they and stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]]):
+            return stuck.joined
+    return ()

@@ -1,0 +1,153 @@
+"""Compute-slow ranks (class S1): busy when the others already wait.
+
+Measured: busy seconds a step (all phases but waiting and long ones), in windows common to
+the fleet, against the ranks of the same role: the same group rank in the other groups
+(ALGORITHMS.md section 6). Windows that a start, a heal or a death touched do not exist.
+With 4 and more in the cohort a robust z-score must agree; under 4 the rank must also have
+become slower than it was, or stay slow for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.wording import listed, plural, seconds
+from monitor.history import History, Pace, RankTrack, Window
+from monitor.names import GroupName, RankName
+
+_SHARE_OF_STEP = 0.1
+"""Of a step, what the excess must come to: less slows nobody down noticeably."""
+_BASELINE_WINDOWS = 3
+_SMALL_COHORT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    rank: RankName
+    ratio: float
+    last: Pace
+    since_s: float
+    lost_s: float
+
+
+def straggler(history: History) -> tuple[Verdict, ...]:
+    """One verdict for each replica group with ranks that have been slow for several windows."""
+    windows = list(history.windows)
+    if len(windows) < history.config.straggler_windows:
+        return ()
+    if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
+        return ()
+    by_group: dict[GroupName, list[_Slow]] = {}
+    for track in history.present():
+        if history.participating(track):
+            found = _judge(history, track, windows)
+            if found is not None:
+                by_group.setdefault(track.group, []).append(found)
+    return tuple(_verdict(history, group, slow) for group, slow in by_group.items())
+
+
+def _slow(history: History, pace: Pace) -> bool:
+    """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
+    config = history.config
+    return (
+        pace.cohort > 1
+        and pace.busy_s > config.straggler_ratio * pace.usual_s
+        and pace.busy_s - pace.usual_s > _SHARE_OF_STEP * pace.step_s
+        and (pace.cohort < _SMALL_COHORT or pace.z > config.straggler_z)
+    )
+
+
+def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Slow | None:
+    config = history.config
+    looked = [_pace(window, track) for window in windows[-config.straggler_windows :]]
+    present = [pace for pace in looked if pace is not None]
+    if len(present) < config.straggler_windows or not _slow(history, present[-1]):
+        return None
+    if sum(_slow(history, pace) for pace in present) < config.straggler_slow_windows:
+        return None
+    start, lost_s = _episode(history, track, windows)
+    if present[-1].cohort < _SMALL_COHORT and not (
+        _changed(history, track, windows[:start], present) or _persistent(history, track, windows)
+    ):
+        return None
+    return _Slow(
+        rank=track.rank,
+        ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p)]),
+        last=present[-1],
+        since_s=windows[start].start_s,
+        lost_s=max(0.0, lost_s),
+    )
+
+
+def _pace(window: Window, track: RankTrack) -> Pace | None:
+    pace = window.paces.get(track.rank)
+    return pace if pace is not None and pace.incarnation == track.identity.incarnation else None
+
+
+def _changed(
+    history: History, track: RankTrack, before: Sequence[Window], present: Sequence[Pace]
+) -> bool:
+    """Whether a rank is slower than it was before it was slow."""
+    past = [pace.busy_s for window in before if (pace := _pace(window, track)) is not None]
+    if len(past) < _BASELINE_WINDOWS:
+        return False
+    now_s = median([pace.busy_s for pace in present])
+    return now_s > history.config.own_change_ratio * median(past)
+
+
+def _persistent(history: History, track: RankTrack, windows: Sequence[Window]) -> bool:
+    """Whether a rank was slow in each of the last windows."""
+    count = history.config.persistent_windows
+    paces = [_pace(window, track) for window in windows[-count:]]
+    return len(paces) == count and all(p is not None and _slow(history, p) for p in paces)
+
+
+def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> tuple[int, float]:
+    """First window of the present slowness, and the seconds that it has cost the fleet.
+
+    One good window may lie between two slow ones.
+    """
+    start, lost_s, pending_s, good = len(windows), 0.0, 0.0, 0
+    for index in range(len(windows) - 1, -1, -1):
+        pace = _pace(windows[index], track)
+        if pace is None or good > 1:
+            break
+        pending_s += (pace.busy_s - pace.usual_s) * pace.steps
+        if _slow(history, pace):
+            start, lost_s, pending_s, good = index, lost_s + pending_s, 0.0, 0
+        else:
+            good += 1
+    return start, lost_s
+
+
+def _verdict(history: History, group: GroupName, slow: list[_Slow]) -> Verdict:
+    worst = max(slow, key=lambda found: (found.ratio, found.rank))
+    culprits = tuple(found.rank for found in slow)
+    config = history.config
+    return Verdict(
+        kind=Kind.STRAGGLER,
+        culprits=culprits,
+        groups=(group,),
+        reason=f"{listed(culprits)} {plural(culprits, 'works', 'work')} "
+        f"{seconds(worst.last.busy_s)} a step where {worst.last.cohort - 1} "
+        f"{'peer takes' if worst.last.cohort == 2 else 'peers take'} "
+        f"{seconds(worst.last.usual_s)}: {worst.ratio:.1f} times as long in at least "
+        f"{config.straggler_slow_windows} of {config.straggler_windows} windows",
+        confidence=Confidence.LIKELY,
+        since_s=min(found.since_s for found in slow),
+        victims=tuple(
+            track.rank
+            for track in history.present()
+            if track.group != group and history.participating(track)
+        ),
+        evidence={
+            found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "
+            f"lost {found.lost_s:.1f} s since {found.since_s:.0f}"
+            for found in slow
+        },
+        lost_s=max(found.lost_s for found in slow),
+        signature=f"straggler:{culprits[0]}",
+    )

@@ -1,0 +1,233 @@
+"""Who waits for whom: the wait-for graph over ranks (ALGORITHMS.md section 2).
+
+Theory of operation. Each rank is given one standing. A rank inside an unfinished collective
+of its own group waits for the members that have not entered it (ring heads). A rank in phase
+`communication` without one waits across groups: for its counterparts (same group rank)
+elsewhere, by TorchFT's all-reduce or quorum, and for its own group, by the commit vote. Any
+other rank is alone: nothing but itself holds it up. So is a stopped process and one whose
+interpreter does not run, whatever phase it reports. A rank alone that stands still for
+longer than its allowance is a root. Whoever reaches a root is its victim. Edges may
+name too many ranks, never too few: an edge to a rank that moves accuses nobody.
+(Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from monitor.history import History, RankTrack
+from monitor.names import GroupName, RankName
+from worker_server.wire import WAITING_PHASE, GroupHead
+
+
+class Standing(StrEnum):
+    """What holds a rank up, if anything."""
+
+    DEAD = "dead"
+    SILENT = "silent"  # no report in this tick
+    UNKNOWN = "unknown"  # attached, and never reported a step
+    STOPPED = "stopped"  # process state T
+    FROZEN = "frozen"  # the interpreter does not run: the GIL is held
+    HELD = "held"  # inside an unfinished collective of its own group
+    WAITING = "waiting"  # in communication across groups
+    ALONE = "alone"  # works by itself
+
+
+SELF_HELD = frozenset({Standing.STOPPED, Standing.FROZEN, Standing.ALONE})
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """An unfinished collective of one replica group's process group."""
+
+    group: GroupName
+    process_group: str
+    seq: int
+    size: int
+    ops: tuple[str, ...]
+    """Names under which its members entered it, sorted."""
+    joined: tuple[RankName, ...]
+    """Inside it now."""
+    absent: tuple[RankName, ...]
+    """Of the members known, those that have not entered it."""
+    stall_s: float
+    """At least so long no one inside moved."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member is inside, or has been: nobody is waited for."""
+        return not self.absent
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """The standing of every rank in one tick, and what follows from it."""
+
+    standing: Mapping[RankName, Standing]
+    roots: tuple[RankName, ...]
+    """Alone and still for longer than allowed; sorted."""
+    suspects: tuple[RankName, ...]
+    """Alone and still for at least half the stall floor, allowed or not; holds the roots."""
+    stuck: tuple[Stuck, ...]
+    _stalled: frozenset[RankName]
+    _held_by: Mapping[RankName, tuple[RankName, ...]] = field(default_factory=dict)
+    _lanes: Mapping[int, tuple[RankName, ...]] = field(default_factory=dict)
+    _groups: Mapping[GroupName, tuple[RankName, ...]] = field(default_factory=dict)
+    _place: Mapping[RankName, tuple[GroupName, int]] = field(default_factory=dict)
+
+    def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
+        """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
+        culprits = set(of)
+        found: set[RankName] = set()
+        frontier = sorted(culprits)
+        lanes: set[int] = set()
+        groups: set[GroupName] = set()
+        while frontier:
+            rank = frontier.pop()
+            waiters = list(self._held_by.get(rank, ()))
+            group, lane = self._place[rank]
+            if lane not in lanes:
+                lanes.add(lane)
+                waiters += self._lanes.get(lane, ())
+            if group not in groups:
+                groups.add(group)
+                waiters += self._groups.get(group, ())
+            new = [w for w in waiters if w not in found and w not in culprits]
+            found.update(new)
+            frontier += new
+        return tuple(sorted(found & self._stalled))
+
+
+def build(history: History) -> WaitGraph:
+    """The wait-for graph of the latest tick."""
+    tracks = history.present()
+    standing = {track.rank: _standing(history, track) for track in tracks}
+    stuck = tuple(
+        found
+        for group, members in history.groups().items()
+        for found in _stuck(group, members, standing)
+    )
+    floor_s = history.config.stall_floor_s / 2
+    stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
+    lanes: dict[int, list[RankName]] = {}
+    groups: dict[GroupName, list[RankName]] = {}
+    for track in tracks:
+        if standing[track.rank] is Standing.WAITING:
+            lanes.setdefault(track.identity.group_rank, []).append(track.rank)
+            groups.setdefault(track.group, []).append(track.rank)
+    held_by: dict[RankName, list[RankName]] = {}
+    for found in stuck:
+        for rank in found.absent:
+            held_by.setdefault(rank, []).extend(found.joined)
+    graph = WaitGraph(
+        standing=standing,
+        roots=(),
+        suspects=tuple(
+            track.rank
+            for track in tracks
+            if standing[track.rank] in SELF_HELD and track.rank in stalled
+        ),
+        stuck=stuck,
+        _stalled=stalled,
+        _held_by={rank: tuple(holders) for rank, holders in held_by.items()},
+        _lanes={lane: tuple(ranks) for lane, ranks in lanes.items()},
+        _groups={group: tuple(ranks) for group, ranks in groups.items()},
+        _place={track.rank: (track.group, track.identity.group_rank) for track in tracks},
+    )
+    return _with_roots(history, graph)
+
+
+def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
+    roots = tuple(rank for rank in graph.suspects if _is_root(history, graph, history.tracks[rank]))
+    return WaitGraph(
+        standing=graph.standing,
+        roots=roots,
+        suspects=graph.suspects,
+        stuck=graph.stuck,
+        _stalled=graph._stalled,
+        _held_by=graph._held_by,
+        _lanes=graph._lanes,
+        _groups=graph._groups,
+        _place=graph._place,
+    )
+
+
+def _is_root(history: History, graph: WaitGraph, track: RankTrack) -> bool:
+    allowed_s = history.allowance_s(track)
+    if track.stall_s < allowed_s:
+        return False
+    if graph.standing[track.rank] is not Standing.ALONE or graph.victims((track.rank,)):
+        return True
+    return track.stall_s >= allowed_s * history.config.unwitnessed_factor
+
+
+def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
+    report = track.fresh
+    if report is None:
+        return Standing.SILENT
+    if not report.process.alive:
+        return Standing.DEAD
+    step = report.step
+    if step is None:
+        return Standing.UNKNOWN
+    if report.process.state in ("T", "t"):
+        return Standing.STOPPED
+    frozen_s = report.process.interpreter_age_s
+    if frozen_s is not None and frozen_s >= history.hang_after_s(track):
+        return Standing.FROZEN
+    if any(_unfinished(head, track) for head in report.heads):
+        return Standing.HELD
+    return Standing.WAITING if step.phase == WAITING_PHASE else Standing.ALONE
+
+
+def _unfinished(head: GroupHead, track: RankTrack) -> bool:
+    """Whether the rank is inside a collective of its own replica group.
+
+    A process group larger than the replica group spans groups: that wait is TorchFT's.
+    """
+    return head.enqueued > head.completed and 1 < head.size <= track.identity.world_size
+
+
+def _stuck(
+    group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, Standing]
+) -> Iterable[Stuck]:
+    held = [track for track in members if standing[track.rank] is Standing.HELD]
+    if not held:
+        return
+    heads = {
+        track.rank: {head.name: head for head in track.report.heads}
+        for track in members
+        if track.report is not None
+    }
+    names = sorted(
+        {
+            head.name
+            for track in held
+            for head in heads[track.rank].values()
+            if _unfinished(head, track)
+        }
+    )
+    for name in names:
+        inside = [t for t in held if name in heads[t.rank] and _unfinished(heads[t.rank][name], t)]
+        for seq in sorted({heads[track.rank][name].enqueued for track in inside}):
+            joined = [t for t in inside if heads[t.rank][name].enqueued == seq]
+            size = heads[joined[0].rank][name].size
+            knowing = [t for t in members if name in heads.get(t.rank, {})]
+            pool = knowing if len(knowing) >= size else members
+            absent = tuple(
+                track.rank
+                for track in pool
+                if name not in heads.get(track.rank, {}) or heads[track.rank][name].enqueued < seq
+            )
+            yield Stuck(
+                group=group,
+                process_group=name,
+                seq=seq,
+                size=size,
+                ops=tuple(sorted({heads[track.rank][name].op for track in joined})),
+                joined=tuple(track.rank for track in joined),
+                absent=absent,
+                stall_s=min(track.stall_s for track in joined),
+            )

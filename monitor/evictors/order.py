@@ -1,0 +1,54 @@
+"""What the evictors are asked to do, and how long they may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.names import RankName
+from monitor.policy import Evict
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long each part of an eviction gets. All times are seconds."""
+
+    kill_s: float = 2.0
+    """For the Lighthouse kill; one that works takes 0.4 to 0.5 s (facts/torchft.md)."""
+    grace_s: float = 1.0
+    """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
+    confirm_s: float = 25.0
+    """In all, before giving up. Below the policy's own `eviction_deadline_s`."""
+    look_s: float = 1.0
+    """Deadline of one look."""
+    pause_s: float = 0.25
+    """Between two looks."""
+    ask_again_s: float = 3.0
+    """Before the WorkerServer of a rank that is still alive is asked again."""
+    interpreter_stuck_s: float = 3.0
+    """An interpreter that ran nothing for so long cannot carry out a kill."""
+    heartbeat_dead_s: float = 6.0
+    """An older heartbeat counts for no quorum: above the Lighthouse's own 5 s."""
+    quarantine_s: float | None = 24 * 3600.0
+    """How long an automatic quarantine lasts; None: until a person releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """One rank process that may be signalled: this incarnation and no other."""
+
+    rank: RankName
+    incarnation: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An eviction to carry out."""
+
+    evict: Evict
+    accused: tuple[Accused, ...]
+    """Every rank of the group, as the deciding tick saw it."""
+    asked_s: float
+    author: str = "lightkeeper"
+    refused: str | None = None
+    """Why it must not be carried out after all: the group has restarted since."""

@@ -1,0 +1,228 @@
+"""The thread that carries orders out, one at a time, and publishes how far it came."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from monitor.clock import Clock
+from monitor.evictors.ladder import Ladder, LighthouseKill, WorkerEvict, quarantine_hosts
+from monitor.evictors.look import Looker
+from monitor.evictors.order import Order, Patience
+from monitor.fetch import Fetcher
+from monitor.lighthouse import Lighthouse
+from monitor.names import IncidentId
+from monitor.quarantine import Quarantine
+from monitor.snapshot import EvictionProgress, LighthouseAway, LighthouseView, RungOutcome
+from monitor.targets import Registry
+
+log = logging.getLogger(__name__)
+
+PROGRESS_KEPT_S: Final = 3600.0
+"""Ended evictions stay in snapshots for so long: the policy's budget counts an hour."""
+
+
+@dataclass(slots=True)
+class _Case:
+    order: Order
+    progress: EvictionProgress
+    ended: bool = False
+
+
+class Evictors:
+    """Takes orders from any thread. Close it when done."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        fetcher: Fetcher,
+        registry: Registry,
+        quarantine: Quarantine,
+        lighthouse: Lighthouse | None,
+        token: str | None,
+        record: Callable[[EvictionProgress], None],
+        patience: Patience | None = None,
+    ) -> None:
+        self._clock = clock
+        self._fetcher = fetcher
+        self._registry = registry
+        self._quarantine = quarantine
+        self._lighthouse = lighthouse
+        self._token = token
+        self._record = record
+        self._patience = patience or Patience()
+        self._lock = threading.Lock()
+        self._cases: dict[IncidentId, _Case] = {}
+        self._past: list[EvictionProgress] = []
+        self._queue: queue.SimpleQueue[_Case | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="evict", daemon=True)
+        self._thread.start()
+
+    def restore(self, evictions: Sequence[EvictionProgress]) -> tuple[EvictionProgress, ...]:
+        """Take over what an earlier monitor recorded, as returned; what it left open failed."""
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
+        settled = []
+        for progress in evictions:
+            ended = progress.gone_s is not None or progress.failed is not None
+            if not ended:
+                progress = replace(progress, failed="the monitor restarted during the eviction")  # noqa: PLW2901
+                self._record(progress)
+            if progress.asked_s >= since_s:
+                settled.append(progress)
+        with self._lock:
+            self._past.extend(settled)
+        return tuple(settled)
+
+    def submit(self, order: Order) -> bool:
+        """Take an order; False when this incident's eviction is already under way."""
+        evict = order.evict
+        progress = EvictionProgress(
+            incident_id=evict.incident_id,
+            group=evict.group,
+            replica_id=evict.replica_id,
+            asked_s=order.asked_s,
+            rungs=(),
+        )
+        with self._lock:
+            before = self._cases.get(evict.incident_id)
+            if before is not None:
+                if not before.ended:
+                    return False
+                self._past.append(before.progress)
+            case = self._cases[evict.incident_id] = _Case(order, progress)
+        self._record(progress)
+        self._queue.put(case)
+        return True
+
+    def progress(self) -> tuple[EvictionProgress, ...]:
+        """Evictions under way and those of the last hour, oldest first."""
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
+        with self._lock:
+            self._past = [past for past in self._past if past.asked_s >= since_s]
+            for incident_id, case in list(self._cases.items()):
+                if case.ended and case.progress.asked_s < since_s:
+                    del self._cases[incident_id]
+            known = [*self._past, *(case.progress for case in self._cases.values())]
+        return tuple(sorted(known, key=lambda one: (one.asked_s, one.incident_id)))
+
+    def active(self) -> tuple[EvictionProgress, ...]:
+        """Evictions under way."""
+        with self._lock:
+            return tuple(case.progress for case in self._cases.values() if not case.ended)
+
+    def note(self, view: LighthouseView | LighthouseAway) -> None:
+        """What a look at the Lighthouse shows: a group may leave long after it is gone."""
+        if isinstance(view, LighthouseAway) or not view.members:
+            return
+        members = {member.replica_id for member in view.members}
+        with self._lock:
+            cases = [
+                case
+                for case in self._cases.values()
+                if case.progress.left_quorum_s is None
+                and case.progress.replica_id is not None
+                and case.progress.replica_id not in members
+            ]
+        for case in cases:
+            self._update(case, left_quorum_s=self._clock.now_s())
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Stop; an eviction under way is recorded as failed."""
+        self._stop.set()
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    # -- the worker thread --------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (case := self._queue.get()) is not None:
+            try:
+                failed = self._carry_out(case)
+            except Exception as exc:
+                log.exception("eviction of %s crashed", case.progress.group)
+                failed = f"the evictor crashed: {type(exc).__name__}: {exc}"
+            if failed is not None:
+                self._update(case, failed=failed)
+                log.warning("eviction of %s failed: %s", case.progress.group, failed)
+            with self._lock:
+                case.ended = True
+
+    def _carry_out(self, case: _Case) -> str | None:
+        """Climb until the accused are gone; the reason when they are not."""
+        if case.order.refused is not None:
+            return case.order.refused
+
+        def publish(outcome: RungOutcome) -> None:
+            self._update(case, rung=outcome)
+
+        ladder = self._ladder(case.order)
+        denied = quarantine_hosts(
+            case.order, self._quarantine, self._clock, self._patience.quarantine_s
+        )
+        if denied is not None:
+            publish(denied)
+        while not self._stop.is_set():
+            look = ladder.look()
+            self.note(look.lighthouse)
+            if look.all_gone:
+                self._update(case, gone_s=self._clock.now_s())
+                ladder.publish(publish, ended=True)
+                log.info("eviction of %s: every accused process is gone", case.progress.group)
+                return None
+            failure = ladder.failure(look)
+            if failure is not None or ladder.left_unseen(look):
+                ladder.publish(publish, ended=True)
+                return failure
+            ladder.climb(look, publish)
+            self._stop.wait(self._patience.pause_s)
+        return "the monitor was stopped during the eviction"
+
+    def _ladder(self, order: Order) -> Ladder:
+        looker = Looker(self._fetcher, self._registry, self._lighthouse, self._patience)
+        kill = LighthouseKill(order, self._lighthouse, self._clock, self._patience)
+        worker = WorkerEvict(
+            order,
+            fetcher=self._fetcher,
+            registry=self._registry,
+            clock=self._clock,
+            patience=self._patience,
+            token=self._token,
+        )
+        return Ladder(
+            order,
+            looker=looker,
+            kill=kill,
+            worker=worker,
+            clock=self._clock,
+            patience=self._patience,
+        )
+
+    def _update(
+        self,
+        case: _Case,
+        *,
+        rung: RungOutcome | None = None,
+        gone_s: float | None = None,
+        left_quorum_s: float | None = None,
+        failed: str | None = None,
+    ) -> None:
+        with self._lock:
+            old = case.progress
+            rungs = old.rungs
+            if rung is not None:
+                rungs = (*(one for one in rungs if one.rung is not rung.rung), rung)
+            case.progress = progress = replace(
+                old,
+                rungs=rungs,
+                gone_s=old.gone_s if gone_s is None else gone_s,
+                left_quorum_s=old.left_quorum_s if left_quorum_s is None else left_quorum_s,
+                failed=old.failed if failed is None else failed,
+            )
+        if progress != old:
+            self._record(progress)

@@ -1,0 +1,173 @@
+"""Every HTTP request of the monitor, on one event loop in a thread of its own.
+
+A request ends when its deadline says so, whatever the other side does: a peer that drips one
+byte a second, sends for ever, redirects or talks nonsense costs its own request and nothing
+else. Callers are ordinary threads; they get a `Future`, or block in `Fetcher.ask`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import aiohttp
+
+from monitor.snapshot import Failure
+
+T = TypeVar("T")
+
+CONNECT_KEPT_S: Final = 30.0
+"""Idle connections are kept this long: longer than any sensible tick."""
+_RESOLVER_THREADS: Final = 32
+"""getaddrinfo cannot be cancelled: enough threads that one dead name server blinds nobody."""
+_STUCK_ERRNOS: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+
+
+class FetchError(Exception):
+    """No usable answer; `failure` says of which sort."""
+
+    def __init__(self, failure: Failure, detail: str) -> None:
+        super().__init__(f"{failure}: {detail}")
+        self.failure = failure
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer, whatever its status."""
+
+    status: int
+    body: bytes
+    content_type: str
+    seconds: float
+    """From asking to the last byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One HTTP request."""
+
+    url: str
+    timeout_s: float
+    max_bytes: int
+    method: str = "GET"
+    json: Mapping[str, Any] | None = None
+    token: str | None = None
+
+
+class Fetcher:
+    """Owns the loop, its thread and the connections. Close it when done."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._resolvers = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
+        self._loop.set_default_executor(self._resolvers)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
+        self._thread.start()
+        self._session: aiohttp.ClientSession = self.submit(self._open()).result(timeout=10)
+
+    async def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=CONNECT_KEPT_S, ttl_dns_cache=60
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),  # each question brings its own deadline
+            auto_decompress=False,  # a small body that unpacks to a huge one is still small
+            headers={"Accept-Encoding": "identity", "User-Agent": "lightkeeper"},
+        )
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop, from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def ask(self, question: Question) -> Answer:
+        """Ask and wait.
+
+        Raises:
+            FetchError: no answer within `timeout_s`, or none that fits `max_bytes`.
+        """
+        asked = self.submit(self.fetch(question))
+        try:
+            return asked.result(timeout=question.timeout_s + 1.0)
+        except FutureTimeoutError as exc:
+            asked.cancel()
+            raise FetchError(Failure.TIMEOUT, "the monitor's own loop is late") from exc
+
+    async def fetch(self, question: Question) -> Answer:
+        """Ask, on the loop.
+
+        Raises:
+            FetchError: no answer within `timeout_s`, or none that fits `max_bytes`.
+        """
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, question.timeout_s)):
+                return await self._exchange(question, began)
+        except TimeoutError as exc:
+            detail = f"no full answer within {question.timeout_s:.1f} s"
+            raise FetchError(Failure.TIMEOUT, detail) from exc
+        except aiohttp.ClientConnectorDNSError as exc:
+            raise FetchError(Failure.UNRESOLVED, f"cannot resolve {exc.host}") from exc
+        except aiohttp.ClientConnectorError as exc:
+            stuck = exc.os_error.errno in _STUCK_ERRNOS
+            failure = Failure.TIMEOUT if stuck else Failure.REFUSED
+            raise FetchError(failure, exc.os_error.strerror or str(exc)) from exc
+        except aiohttp.InvalidURL as exc:
+            raise FetchError(Failure.UNRESOLVED, f"not a URL: {question.url}") from exc
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            raise FetchError(Failure.GARBAGE, _short(exc)) from exc
+
+    async def _exchange(self, question: Question, began: float) -> Answer:
+        headers = {} if question.token is None else {"Authorization": f"Bearer {question.token}"}
+        async with self._session.request(
+            question.method,
+            question.url,
+            json=question.json,
+            headers=headers,
+            allow_redirects=False,
+        ) as response:
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > question.max_bytes:
+                    response.close()
+                    raise FetchError(Failure.GARBAGE, f"body over {question.max_bytes} bytes")
+            return Answer(
+                status=response.status,
+                body=bytes(body),
+                content_type=response.headers.get("Content-Type", "application/octet-stream"),
+                seconds=time.monotonic() - began,
+            )
+
+    def close(self) -> None:
+        """End what is under way and the thread; never waits longer than about two seconds."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(FutureTimeoutError):
+            self.submit(self._shut()).result(timeout=1.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=1.0)
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _shut(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._session.close()
+
+
+def _short(exc: BaseException) -> str:
+    """One printable line about an exception, at most 200 characters."""
+    return " ".join(f"{type(exc).__name__}: {exc}".split())[:200]

@@ -1,0 +1,463 @@
+"""What was seen over time, bounded: all that a detector may ask about the past.
+
+Theory of operation. A snapshot is pushed once per tick. For each rank one `RankTrack` is
+kept, replaced when its incarnation changes (a restarted rank is another process with other
+counters). A stall is a lower bound: the smaller of the rank's own `phase_age_s` and the time
+over which this monitor saw the same progress counter. So neither a late monitor nor a
+missed poll can inflate it, and a rank that moved and came back to the same phase is
+not stalled. Busy seconds are averaged over windows common to the whole fleet, and a window
+that a restart or a heal touched is thrown away; long phases are not counted as busy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from statistics import median
+from typing import Final
+
+from monitor.config import KeeperConfig
+from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
+from monitor.names import GroupName, Host, RankName, ReplicaId, split_rank_name
+from monitor.snapshot import LighthouseView, Observation, Snapshot
+from worker_server.wire import (
+    LONG_PHASES,
+    WAITING_PHASE,
+    FlightRecord,
+    Identity,
+    StateReport,
+    StepState,
+)
+
+FINISHED_PHASE: Final = "finished"
+"""What a rank reports when its training is over: it may then stand still or end at will."""
+
+_WINDOWS_KEPT: Final = 120
+_FORGET_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one rank worked in one window."""
+
+    incarnation: str
+    steps: int
+    busy_s: float
+    """Mean seconds a step in which the rank worked alone: all phases but waiting and long ones."""
+    step_s: float
+    """Mean seconds a step, waiting included."""
+    usual_s: float = 0.0
+    """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
+    cohort: int = 1
+    """Ranks in the cohort, itself included."""
+    z: float = 0.0
+    """Robust z-score: distance from the cohort's median in 1.4826 max(MAD, 1 % of the median)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One span of time, over which the paces of all ranks can be compared."""
+
+    start_s: float
+    end_s: float
+    paces: Mapping[RankName, Pace]
+
+
+@dataclass(slots=True)
+class RankTrack:
+    """One incarnation of one rank, as seen so far."""
+
+    identity: Identity
+    first_seen_s: float
+    seen_s: float
+    """Last tick in which the target was registered at all."""
+    predecessor: str | None = None
+    """Incarnation before this one, when this monitor saw it."""
+    observation: Observation | None = None
+    """Of the latest tick; None once the target is registered no more."""
+    report: StateReport | None = None
+    """The latest report, however old."""
+    report_s: float | None = None
+    silent_since_s: float | None = None
+    """First tick of the present silence; None while it answers."""
+    progress: int | None = None
+    progress_since_s: float = 0.0
+    moved_s: float | None = None
+    """When this monitor last saw the progress counter change."""
+    dead_sightings: int = 0
+    died_s: float | None = None
+    first_commit_s: float | None = None
+    """When the first commit of this incarnation was seen; None before, or when missed."""
+    last_commit_s: float | None = None
+    was_alive: bool = False
+    """Whether this monitor ever saw the process alive."""
+
+    @property
+    def rank(self) -> RankName:
+        """Name of the rank."""
+        return self.identity.rank
+
+    @property
+    def group(self) -> GroupName:
+        """Its replica group."""
+        return self.identity.group
+
+    @property
+    def fresh(self) -> StateReport | None:
+        """The report of the latest tick; None when there was none."""
+        return None if self.observation is None else self.observation.report
+
+    @property
+    def step(self) -> StepState | None:
+        """Step state of the latest report, however old."""
+        return None if self.report is None else self.report.step
+
+    @property
+    def commits(self) -> int:
+        """Commits of this incarnation, by the latest report."""
+        return 0 if self.step is None else self.step.commits
+
+    @property
+    def stall_s(self) -> float:
+        """At least so long without progress, at the time of the latest report."""
+        if self.step is None or self.report_s is None:
+            return 0.0
+        return max(0.0, min(self.step.phase_age_s, self.report_s - self.progress_since_s))
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds a step over this incarnation's life, long phases left out."""
+        step = self.step
+        if step is None or step.attempt < 1 or not step.seconds:
+            return None
+        return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
+
+
+@dataclass(slots=True)
+class _Mark:
+    """Counters of a rank at the start of a window."""
+
+    incarnation: str
+    attempt: int
+    busy_s: float
+    at_s: float
+    long_s: float
+
+
+@dataclass(slots=True)
+class _Record:
+    record: RankRecord
+    at_s: float
+
+
+@dataclass(slots=True)
+class History:
+    """Everything seen so far, as far as it still matters."""
+
+    config: KeeperConfig
+    now_s: float = 0.0
+    tracks: dict[RankName, RankTrack] = field(default_factory=dict)
+    """Sorted by rank; holds ranks that are registered no more for an hour."""
+    windows: deque[Window] = field(default_factory=lambda: deque(maxlen=_WINDOWS_KEPT))
+    lighthouse: LighthouseView | None = None
+    """Of the latest tick; None while the Lighthouse is away."""
+    disturbed_s: float = float("-inf")
+    """Last time at which a group started, healed or died."""
+    _marks: dict[RankName, _Mark] = field(default_factory=dict)
+    _marked_s: float | None = None
+    _records: dict[RankName, _Record] = field(default_factory=dict)
+    _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
+
+    # -- what detectors ask ----------------------------------------------------------------
+
+    def present(self) -> tuple[RankTrack, ...]:
+        """Ranks registered in the latest tick, sorted."""
+        return tuple(track for track in self.tracks.values() if track.observation is not None)
+
+    def groups(self) -> Mapping[GroupName, tuple[RankTrack, ...]]:
+        """Registered ranks by replica group, sorted."""
+        return self._groups
+
+    def starting(self, track: RankTrack) -> bool:
+        """Whether a rank has not yet the commits that its judgement needs."""
+        return track.commits < self.config.warm_up_commits
+
+    def learned_step_s(self, track: RankTrack) -> float:
+        """Seconds a step of this rank: the median of its windows, else the mean of its life."""
+        recent = [
+            window.paces[track.rank].step_s
+            for window in list(self.windows)[-20:]
+            if track.rank in window.paces
+        ]
+        if len(recent) >= 3:
+            return median(recent)
+        return track.step_s or 0.0
+
+    def allowance_s(self, track: RankTrack) -> float:
+        """How long this rank may stand still in what it does now, pauses and warm-up allowed."""
+        config, step = self.config, track.step
+        if step is None or step.phase == FINISHED_PHASE:
+            return inf
+        allowed = [self.hang_after_s(track)]
+        if step.phase in LONG_PHASES:
+            allowed.append(config.long_phase_budget_s)
+        if step.healing:
+            allowed.append(config.healing_budget_s)
+        if self.starting(track):
+            allowed.append(config.warm_up_budget_s)
+        return max(allowed)
+
+    def hang_after_s(self, track: RankTrack) -> float:
+        """How long this rank may stand still: max(floor, factor x learned step time)."""
+        return max(self.config.stall_floor_s, self.config.stall_factor * self.learned_step_s(track))
+
+    def replica_id(self, group: GroupName) -> ReplicaId | None:
+        """The replica id under which a group's present processes know themselves."""
+        known = [
+            (track.died_s is not None, track.step.replica_id)
+            for track in self._groups.get(group, ())
+            if track.step is not None and track.step.replica_id is not None
+        ]
+        return min(known, key=lambda item: item[0])[1] if known else None
+
+    def in_quorum(self, group: GroupName) -> bool | None:
+        """Whether the group's present replica id is in the last quorum; None when unknown."""
+        replica_id = self.replica_id(group)
+        if self.lighthouse is None or replica_id is None:
+            return None
+        return any(member.replica_id == replica_id for member in self.lighthouse.members)
+
+    def heartbeat_age_s(self, group: GroupName) -> float | None:
+        """Age of the group's last heartbeat; None when unknown."""
+        replica_id = self.replica_id(group)
+        if self.lighthouse is None or replica_id is None:
+            return None
+        return self.lighthouse.heartbeat_ages_s.get(replica_id)
+
+    def participating(self, track: RankTrack) -> bool:
+        """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""
+        step = track.step
+        return (
+            track.fresh is not None
+            and track.fresh.process.alive
+            and step is not None
+            and not step.healing
+            and not self.starting(track)
+            and self.in_quorum(track.group) is not False
+        )
+
+    def record(self, track: RankTrack) -> RankRecord | None:
+        """A flight record of this incarnation that is fresh enough to be evidence."""
+        held = self._records.get(track.rank)
+        if held is None or held.record.incarnation != track.identity.incarnation:
+            return None
+        return held.record if self.now_s - held.at_s <= self.config.record_fresh_s else None
+
+    def record_age_s(self, rank: RankName) -> float | None:
+        """Since the rank's flight record was read; None when there is none."""
+        held = self._records.get(rank)
+        return None if held is None else self.now_s - held.at_s
+
+    def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
+        """Hosts of ranks, sorted, each once."""
+        return tuple(sorted({self.tracks[r].identity.host for r in ranks if r in self.tracks}))
+
+    # -- what the pipeline pushes ----------------------------------------------------------
+
+    def push(self, snapshot: Snapshot) -> None:
+        """Take in one tick."""
+        self.now_s = snapshot.now_s
+        self.lighthouse = (
+            snapshot.lighthouse if isinstance(snapshot.lighthouse, LighthouseView) else None
+        )
+        for track in self.tracks.values():
+            track.observation = None
+        for observation in snapshot.observations:
+            self._push_rank(observation)
+        self._forget()
+        self._group()
+        self._push_records(snapshot)
+        self._push_window()
+
+    def _push_rank(self, observation: Observation) -> None:
+        identity, now_s = observation.identity, self.now_s
+        track = self.tracks.get(observation.rank)
+        if track is None or track.identity.incarnation != identity.incarnation:
+            predecessor = None if track is None else track.identity.incarnation
+            if track is not None or self.windows:
+                self.disturbed_s = now_s
+            track = RankTrack(identity, now_s, now_s, predecessor)
+            self.tracks[observation.rank] = track
+        track.observation, track.seen_s = observation, now_s
+        report = observation.report
+        if report is None:
+            if track.silent_since_s is None:
+                track.silent_since_s = now_s
+            return
+        track.silent_since_s = None
+        _push_step(track, report, now_s)
+        _push_process(track, report, now_s)
+        if self._disturbs(track):
+            self.disturbed_s = now_s
+
+    def _disturbs(self, track: RankTrack) -> bool:
+        """Whether a rank is busy coming or going, at the cost of its host's other processes."""
+        report = track.report
+        if report is None:
+            return False
+        if not report.process.alive:
+            died_s = track.died_s
+            return died_s is not None and self.now_s - died_s < self.config.restart_quiet_s
+        fresh = self.now_s - track.first_seen_s < self.config.warm_up_budget_s
+        healing = report.step is not None and report.step.healing
+        return healing or (fresh and self.starting(track))
+
+    def _forget(self) -> None:
+        for rank, track in list(self.tracks.items()):
+            if self.now_s - track.seen_s > _FORGET_S:
+                del self.tracks[rank]
+                self._records.pop(rank, None)
+        self.tracks = dict(sorted(self.tracks.items(), key=lambda item: _order(item[1])))
+
+    def _group(self) -> None:
+        groups: dict[GroupName, list[RankTrack]] = {}
+        for track in self.present():
+            groups.setdefault(track.group, []).append(track)
+        self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
+
+    def _push_records(self, snapshot: Snapshot) -> None:
+        for rank, record in snapshot.records.items():
+            if not isinstance(record, FlightRecord):
+                continue
+            try:
+                self._records[rank] = _Record(from_ring(record), snapshot.now_s)
+            except FlightRecordError:
+                continue  # unreadable is as good as missing: no evidence either way
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def _push_window(self) -> None:
+        if self.now_s - self.disturbed_s < self.config.restart_quiet_s:
+            self._marked_s = None
+            return
+        if self._marked_s is None:
+            self._mark()
+            return
+        span_s = self.now_s - self._marked_s
+        if span_s < self.config.window_s:
+            return
+        if span_s > self.config.window_limit_s:
+            self._mark()
+            return
+        window = self._window()
+        if window is None:
+            return
+        if window.paces:
+            self.windows.append(window)
+        self._mark()
+
+    def _mark(self) -> None:
+        self._marked_s = self.now_s
+        self._marks = {}
+        for track in self.present():
+            if track.fresh is not None and track.step is not None and self.participating(track):
+                self._marks[track.rank] = _mark(track, track.step, self.now_s)
+
+    def _window(self) -> Window | None:
+        """The window since the marks were set; None while a rank has too few steps in it."""
+        assert self._marked_s is not None  # noqa: S101 - the caller looked
+        paces: dict[RankName, Pace] = {}
+        for rank, mark in self._marks.items():
+            track = self.tracks.get(rank)
+            if track is None or track.fresh is None or track.step is None:
+                continue
+            now = _mark(track, track.step, self.now_s)
+            steps = now.attempt - mark.attempt
+            if now.incarnation != mark.incarnation:
+                continue
+            if steps < self.config.window_steps:
+                return None
+            paces[rank] = Pace(
+                incarnation=now.incarnation,
+                steps=steps,
+                busy_s=max(0.0, now.busy_s - mark.busy_s) / steps,
+                step_s=max(0.0, now.at_s - mark.at_s - (now.long_s - mark.long_s)) / steps,
+            )
+        return Window(self._marked_s, self.now_s, _compared(paces))
+
+
+def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
+    """Each pace beside those of its cohort."""
+    lanes: dict[int, list[RankName]] = {}
+    for rank in paces:
+        lanes.setdefault(split_rank_name(rank)[1], []).append(rank)
+    found = dict(paces)
+    for lane in lanes.values():
+        if len(lane) < 2:
+            continue
+        busy = sorted(paces[rank].busy_s for rank in lane)
+        middle = median(busy)
+        spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
+        for rank in lane:
+            value = paces[rank].busy_s
+            found[rank] = replace(
+                paces[rank],
+                usual_s=_median_without(busy, value),
+                cohort=len(lane),
+                z=(value - middle) / spread if spread > 0 else 0.0,
+            )
+    return found
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Median of ordered values less one occurrence of `value`, in O(1)."""
+    rest = len(ordered) - 1
+    low, high = (rest - 1) // 2, rest // 2
+    # Leaving `value` out moves everything from its place on down by one.
+    after_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
+    after_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
+    return (after_low + after_high) / 2
+
+
+def _order(track: RankTrack) -> tuple[str, int]:
+    return track.group, track.identity.group_rank
+
+
+def _push_step(track: RankTrack, report: StateReport, now_s: float) -> None:
+    before, step = track.step, report.step
+    track.report, track.report_s = report, now_s
+    if step is None:
+        return
+    if track.progress is None or step.progress != track.progress:
+        if track.progress is not None:
+            track.moved_s = now_s
+        track.progress, track.progress_since_s = step.progress, now_s
+    if step.last_commit_age_s is not None:
+        track.last_commit_s = now_s - step.last_commit_age_s
+        if track.first_commit_s is None and (before is not None or step.commits == 1):
+            track.first_commit_s = track.last_commit_s
+
+
+def _push_process(track: RankTrack, report: StateReport, now_s: float) -> None:
+    if report.process.alive:
+        track.was_alive, track.dead_sightings, track.died_s = True, 0, None
+        return
+    track.dead_sightings += 1
+    if track.died_s is None:
+        track.died_s = now_s - (report.process.dead_age_s or 0.0)
+
+
+def _mark(track: RankTrack, step: StepState, now_s: float) -> _Mark:
+    busy_s = sum(
+        seconds
+        for name, seconds in step.seconds.items()
+        if name != WAITING_PHASE and name not in LONG_PHASES
+    )
+    long_s = sum(seconds for name, seconds in step.seconds.items() if name in LONG_PHASES)
+    if step.phase in LONG_PHASES:
+        long_s += step.phase_age_s
+    elif step.phase != WAITING_PHASE:
+        busy_s += step.phase_age_s
+    return _Mark(track.identity.incarnation, step.attempt, busy_s, now_s, long_s)

@@ -1,0 +1,321 @@
+"""The loop: observe, decide, act, once per tick, in that order.
+
+Any single part may crash: it is counted, logged when that is new, and the others go on. What a
+crash leaves unknown is shown as unknown: without a sweep nothing is decided in that tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from monitor.chronicle import Chronicle
+from monitor.clock import Clock
+from monitor.config import KeeperConfig
+from monitor.evictors import Accused, Evictors, Order
+from monitor.lighthouse import Lighthouse
+from monitor.metrics import Instruments
+from monitor.names import GroupName, IncidentId, RankName
+from monitor.pace import PaceBook
+from monitor.pipeline import TickResult
+from monitor.policy import Decision, Evict, Hold
+from monitor.poller import Poller, Sweep
+from monitor.quarantine import Quarantine
+from monitor.snapshot import (
+    EvictionProgress,
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Snapshot,
+    Unreachable,
+)
+from monitor.store import Remembered, Store
+from monitor.targets import Registry, TargetsFile
+from monitor.view import NotPossible, View, groups_of
+
+log = logging.getLogger(__name__)
+
+_SWEEP_SHARE: Final = 0.8
+"""Of a tick that the sweep may take: the rest is for deciding and writing."""
+_SWEEP_LEAST_S: Final = 0.2
+_SWEEP_MOST_S: Final = 3.0
+
+
+class Judge(Protocol):
+    """What turns a snapshot into decisions: `monitor.pipeline.Pipeline`."""
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        """Judge one snapshot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop drives."""
+
+    config: KeeperConfig
+    clock: Clock
+    registry: Registry
+    poller: Poller
+    lighthouse: Lighthouse | None
+    judge: Judge
+    store: Store
+    quarantine: Quarantine
+    evictors: Evictors
+    instruments: Instruments
+    targets_file: TargetsFile | None = None
+
+
+class Keeper:
+    """One monitor at work."""
+
+    def __init__(self, parts: Parts, remembered: Remembered, notes: tuple[str, ...] = ()) -> None:
+        self._parts = parts
+        self._notes = notes
+        self._chronicle = Chronicle(remembered)
+        self._paces = PaceBook()
+        self._tick = 0
+        self._wanted: tuple[RankName, ...] = ()
+        self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
+        self._active: dict[IncidentId, EvictionProgress] = {}
+        self._broken: dict[str, str] = {}
+        self._view: View | None = None
+        self._deadline_s = min(
+            max(_SWEEP_SHARE * parts.config.tick_s, _SWEEP_LEAST_S), _SWEEP_MOST_S
+        )
+
+    @property
+    def view(self) -> View | None:
+        """The latest view; None before the first tick is over."""
+        return self._view
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick on schedule until told to stop."""
+        clock, tick_s = self._parts.clock, self._parts.config.tick_s
+        planned_s = clock.now_s()
+        while not stop.is_set():
+            began_s = clock.now_s()
+            lateness_s = max(0.0, began_s - planned_s)
+            self.tick(lateness_s)
+            planned_s = (planned_s if lateness_s < tick_s else began_s) + tick_s
+            stop.wait(max(0.0, planned_s - clock.now_s()))
+
+    def tick(self, lateness_s: float = 0.0) -> None:
+        """Observe, decide, act, once. Never raises."""
+        began_s = self._parts.clock.now_s()
+        self._tick += 1
+        with self._part("targets"):
+            self._refresh_targets()
+        snapshot = None
+        with self._part("sweep"):
+            snapshot = self._observe(began_s, lateness_s)
+        if snapshot is not None:
+            result = self._decide(snapshot)
+            with self._part("act"):
+                self._act(result, snapshot)
+            with self._part("view"):
+                self._show(snapshot, result)
+        self._parts.instruments.lateness.set(lateness_s)
+        self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
+
+    @contextmanager
+    def _part(self, name: str) -> Iterator[None]:
+        """Runs one part of the tick; a crash of it ends here."""
+        try:
+            yield
+        except Exception as exc:
+            self._parts.instruments.part_failures.labels(name).inc()
+            problem = f"{type(exc).__name__}: {exc}"
+            if self._broken.get(name) != problem:
+                log.exception("%s failed", name)
+            self._broken[name] = problem
+        else:
+            if self._broken.pop(name, None) is not None:
+                log.info("%s works again", name)
+
+    # -- observe ------------------------------------------------------------------------------
+
+    def _refresh_targets(self) -> None:
+        registry, listed = self._parts.registry, self._parts.targets_file
+        for target in registry.expire():
+            log.warning("%s is dropped: silent and its lease over", target.rank)
+        if listed is not None and (urls := listed.changed()) is not None:
+            registry.follow(urls)
+
+    def _observe(self, now_s: float, lateness_s: float) -> Snapshot:
+        parts = self._parts
+        page = None if parts.lighthouse is None else parts.lighthouse.begin_look(self._deadline_s)
+        targets = parts.registry.targets()
+        sweep = parts.poller.sweep(
+            targets,
+            deadline_s=self._deadline_s,
+            wanted=self._wanted,
+            unidentified=parts.registry.unidentified(),
+        )
+        lighthouse: LighthouseView | LighthouseAway = LighthouseAway("none configured")
+        if page is not None:
+            lighthouse = page.result(timeout=self._deadline_s + 1.0)
+        self._learn(sweep)
+        parts.evictors.note(lighthouse)
+        return Snapshot(
+            now_s=now_s,
+            tick=self._tick,
+            lateness_s=lateness_s,
+            observations=sweep.observations,
+            lighthouse=lighthouse,
+            records=sweep.records,
+            evictions=parts.evictors.progress(),
+        )
+
+    def _learn(self, sweep: Sweep) -> None:
+        """Tell the registry who answered."""
+        registry = self._parts.registry
+        registry.heard([one.rank for one in sweep.observations if one.report is not None])
+        for one in sweep.observations:
+            if isinstance(one.outcome, Unreachable):
+                self._parts.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
+                target = registry.get(one.rank)
+                if one.outcome.reason is Failure.STRANGER and target is not None:
+                    registry.estrange(target)
+        for url, identity in sweep.identified:
+            registry.identify(url, identity)
+
+    # -- decide -------------------------------------------------------------------------------
+
+    def _decide(self, snapshot: Snapshot) -> TickResult:
+        """The judge's result; when it crashes, the last incidents and no decision."""
+        result = TickResult(snapshot.now_s, incidents=self._result.incidents)
+        with self._part("decide"):
+            result = self._parts.judge.tick(snapshot)
+        for detector in result.detector_failures:
+            self._parts.instruments.detector_failures.labels(detector).inc()
+        self._wanted = result.wants_records
+        self._result = result
+        return result
+
+    # -- act ----------------------------------------------------------------------------------
+
+    def _act(self, result: TickResult, snapshot: Snapshot) -> None:
+        """Write down what was decided, then carry it out."""
+        parts = self._parts
+        before = [self._chronicle.get(incident.id) for incident in result.changed]
+        parts.instruments.count_incidents(result.changed, [one for one in before if one])
+        parts.store.save_incidents(result.changed)
+        self._chronicle.take_incidents(result.changed)
+        for decision in result.decisions:
+            row = parts.store.save_decision(decision, snapshot.now_s)
+            self._chronicle.take_decision(row)
+            self._log(decision)
+        parts.store.flush()
+        for decision in result.decisions:
+            if isinstance(decision, Evict):
+                parts.evictors.submit(self._order(decision, snapshot))
+            else:
+                parts.instruments.holds.labels(str(decision.guard)).inc()
+        self._chronicle.take_evictions(parts.evictors.progress())
+        self._count_evictions()
+
+    def _log(self, decision: Decision) -> None:
+        match decision:
+            case Evict():
+                log.warning("evict %s: %s", decision.group, decision.reason)
+            case Hold():
+                log.info("hold %s (%s): %s", decision.incident_id, decision.guard, decision.reason)
+
+    def _order(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> Order:
+        group = [one for one in snapshot.observations if one.identity.group == evict.group]
+        return Order(
+            evict=evict,
+            accused=tuple(Accused(one.rank, one.identity.incarnation, one.url) for one in group),
+            asked_s=snapshot.now_s,
+            author=author,
+            refused=self._restarted(evict, snapshot),
+        )
+
+    def _restarted(self, evict: Evict, snapshot: Snapshot) -> str | None:
+        """Why this group is not the one that was accused any more."""
+        incident = self._chronicle.get(evict.incident_id)
+        for one in snapshot.observations:
+            if one.identity.group != evict.group:
+                continue
+            accused = (
+                ()
+                if incident is None or one.rank not in incident.culprits
+                else (incident.incarnations)
+            )
+            if accused and one.identity.incarnation not in accused:
+                return f"{one.rank} has restarted since it was accused"
+            step = None if one.report is None else one.report.step
+            told = None if step is None else step.replica_id
+            if None not in (told, evict.replica_id) and told != evict.replica_id:
+                return f"{one.rank} runs as {told} now, not as {evict.replica_id}"
+        return None
+
+    def _count_evictions(self) -> None:
+        active = {progress.incident_id: progress for progress in self._parts.evictors.active()}
+        for incident_id in self._active.keys() - active.keys():
+            progress = self._chronicle.evictions().get(incident_id)
+            incident = self._chronicle.get(incident_id)
+            outcome = "left" if progress is None or progress.gone_s is None else "gone"
+            if progress is not None and progress.failed is not None:
+                outcome = "failed"
+            kind = "by_hand" if incident is None else str(incident.kind)
+            self._parts.instruments.evictions.labels(kind, outcome).inc()
+        self._active = active
+
+    # -- show ---------------------------------------------------------------------------------
+
+    def _show(self, snapshot: Snapshot, result: TickResult) -> None:
+        parts = self._parts
+        paces = self._paces.push(snapshot)
+        quarantine = parts.quarantine.active()
+        parts.store.flush()
+        self._view = View(
+            snapshot=snapshot,
+            result=result,
+            observe=parts.config.observe,
+            incidents=self._chronicle.incidents(),
+            decisions=self._chronicle.decisions(),
+            evictions=self._chronicle.evictions(),
+            evicting=frozenset(progress.group for progress in parts.evictors.active()),
+            quarantine=quarantine,
+            paces=paces,
+            troubles=tuple(self._troubles(snapshot, result)),
+        )
+
+    def _troubles(self, snapshot: Snapshot, result: TickResult) -> Iterator[str]:
+        yield from self._notes
+        if snapshot.lateness_s > 2 * self._parts.config.tick_s:
+            yield f"the monitor is late by {snapshot.lateness_s:.1f} s: is its host overloaded?"
+        if (error := self._parts.store.last_error) is not None:
+            waiting = self._parts.store.pending
+            yield f"the store does not take writes ({error}): {waiting} kept in memory"
+        for part, problem in sorted(self._broken.items()):
+            yield f"{part} failed: {problem}"
+        for detector, problem in sorted(result.detector_failures.items()):
+            yield f"detector {detector} crashed: {problem}"
+
+    # -- by hand ------------------------------------------------------------------------------
+
+    def evict_by_hand(self, group: GroupName, reason: str) -> IncidentId:
+        """Evict a group because a person says so; no guard but the incarnation check applies.
+
+        Raises:
+            NotPossible: there is no such group, or it is being evicted already.
+        """
+        view = self._view
+        found = [] if view is None else [one for one in groups_of(view) if one.group == group]
+        if view is None or not found:
+            raise NotPossible(f"no such group: {group}")
+        if any(progress.group == group for progress in self._parts.evictors.active()):
+            raise NotPossible(f"{group} is being evicted already")
+        incident_id = IncidentId(f"manual-{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
+        evict = Evict(incident_id, group, found[0].replica_id, (), reason)
+        self._parts.store.save_decision(evict, self._parts.clock.now_s())
+        self._parts.store.flush()
+        self._parts.evictors.submit(self._order(evict, view.snapshot, author="a person"))
+        return incident_id

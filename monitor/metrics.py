@@ -1,0 +1,233 @@
+"""The monitor in Prometheus: gauges from the immutable view at scrape time, own counters.
+
+Aggregates and verdicts only; Prometheus scrapes the ranks themselves through `/v1/sd`. Ranks
+and groups that are gone vanish by construction. Labels never carry a step, a replica id or a
+text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Gauge as LiveGauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics import disable_created_metrics
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from monitor.incident import Incident, Milestones
+from monitor.names import split_rank_name
+from monitor.pipeline import RankHealth
+from monitor.snapshot import LighthouseAway, LighthouseView
+from monitor.view import View, groups_of
+
+_TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
+
+
+class Instruments:
+    """What is counted while it happens. Thread-safe, as prometheus_client's own are."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self.registry)
+        made = self.registry
+        self.transitions = Counter(
+            "lightkeeper_incident_transitions_total",
+            "Incidents that entered a state.",
+            ("kind", "to"),
+            registry=made,
+        )
+        self.stages = Histogram(
+            "lightkeeper_incident_stage_seconds",
+            "Seconds of each stage of an incident: detect, decide, leave, recover, rejoin.",
+            ("stage",),
+            buckets=_STAGE_BUCKETS,
+            registry=made,
+        )
+        self.evictions = Counter(
+            "lightkeeper_evictions_total",
+            "Evictions that ended, by incident kind and outcome.",
+            ("kind", "outcome"),
+            registry=made,
+        )
+        self.holds = Counter(
+            "lightkeeper_holds_total",
+            "Evictions held back, by guard.",
+            ("guard",),
+            registry=made,
+        )
+        self.ticks = Histogram(
+            "lightkeeper_tick_duration_seconds",
+            "Seconds from the start of a tick to its end.",
+            buckets=_TICK_BUCKETS,
+            registry=made,
+        )
+        self.lateness = LiveGauge(
+            "lightkeeper_tick_lateness_seconds",
+            "How much later than planned the last tick began.",
+            registry=made,
+        )
+        self.poll_failures = Counter(
+            "lightkeeper_poll_failures_total",
+            "Polls of a rank that gave no report, by reason.",
+            ("reason",),
+            registry=made,
+        )
+        self.detector_failures = Counter(
+            "lightkeeper_detector_failures_total",
+            "Crashes of a detector; its kind of fault is unknown meanwhile.",
+            ("detector",),
+            registry=made,
+        )
+        self.part_failures = Counter(
+            "lightkeeper_part_failures_total",
+            "Crashes of a part of the monitor's own loop.",
+            ("part",),
+            registry=made,
+        )
+
+    def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
+        """Count the transitions and stages that these incidents have and had not before."""
+        known = {incident.id: incident for incident in before}
+        for incident in incidents:
+            old = known.get(incident.id)
+            told = set() if old is None else {(line.at_s, line.to) for line in old.story}
+            for line in incident.story:
+                if (line.at_s, line.to) not in told:
+                    self.transitions.labels(str(incident.kind), line.to).inc()
+            had = {} if old is None else _stages(old.milestones)
+            for stage, seconds in _stages(incident.milestones).items():
+                if stage not in had:
+                    self.stages.labels(stage).observe(seconds)
+
+
+def _stages(at: Milestones) -> dict[str, float]:
+    """Seconds of the stages that are over."""
+    spans = {
+        "detect": (at.first_seen_s, at.firing_s),
+        "decide": (at.firing_s, at.evict_asked_s),
+        "leave": (at.evict_asked_s, at.left_quorum_s),
+        "recover": (at.evict_asked_s, at.survivor_commit_s),
+        "rejoin": (at.evict_asked_s, at.rejoined_s),
+    }
+    return {
+        stage: max(0.0, end - start)
+        for stage, (start, end) in spans.items()
+        if start is not None and end is not None
+    }
+
+
+class ViewCollector(Collector):
+    """Gauges computed from the latest view when Prometheus asks."""
+
+    def __init__(
+        self, view: Callable[[], View | None], store_errors: Callable[[], int], version: str
+    ) -> None:
+        self._view = view
+        self._store_errors = store_errors
+        self._version = version
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment; what is not known is left out, never zero."""
+        yield _gauge("build_info", "1, with the version.", ("version",), [((self._version,), 1)])
+        errors = CounterMetricFamily(
+            "lightkeeper_store_errors", "Writes that the store's disk did not take (retried)."
+        )
+        errors.add_metric((), self._store_errors())
+        yield errors
+        view = self._view()
+        if view is not None:
+            yield from _ranks(view)
+            yield from _groups(view)
+            yield from _lighthouse(view)
+            yield from _incidents(view)
+
+
+Row = tuple[tuple[str, ...], float]
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Sequence[Row]) -> Metric:
+    family = GaugeMetricFamily(f"lightkeeper_{name}", text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
+
+
+def _ranks(view: View) -> Iterator[Metric]:
+    tally = Tally(str(health) for health in view.result.rank_health.values())
+    rows = [((str(health),), float(tally[str(health)])) for health in RankHealth]
+    yield _gauge("ranks", "Registered ranks, by health.", ("health",), rows)
+    busy = []
+    for rank, pace in sorted(view.paces.items()):
+        group, number = split_rank_name(rank)
+        busy.append(((str(group), str(number)), pace.busy_s))
+    text = "Mean seconds a step in which the rank did not wait for others, last window."
+    yield _gauge("rank_busy_seconds", text, ("replica_group", "rank"), busy)
+
+
+def _groups(view: View) -> Iterator[Metric]:
+    groups, label = groups_of(view), ("replica_group",)
+    tally = Tally(group.health for group in groups)
+    rows = [((health,), float(count)) for health, count in sorted(tally.items())]
+    yield _gauge("groups", "Replica groups, by the health of their worst rank.", ("health",), rows)
+    yield _gauge(
+        "group_step",
+        "Step that the group works on.",
+        label,
+        [((one.group,), one.step) for one in groups if one.step is not None],
+    )
+    commits = CounterMetricFamily(
+        "lightkeeper_group_commits",
+        "Steps committed by the group's present processes.",
+        labels=label,
+    )
+    for one in groups:
+        if one.commits is not None:
+            commits.add_metric((one.group,), one.commits)
+    yield commits
+    yield _gauge(
+        "group_in_quorum",
+        "1 while the group is a member of the last quorum.",
+        label,
+        [((one.group,), float(one.in_quorum)) for one in groups if one.in_quorum is not None],
+    )
+    yield _gauge(
+        "group_last_heartbeat_timestamp_seconds",
+        "Unix time of the group's last heartbeat to the Lighthouse.",
+        label,
+        [
+            ((one.group,), view.snapshot.now_s - one.heartbeat_age_s)
+            for one in groups
+            if one.heartbeat_age_s is not None
+        ],
+    )
+
+
+def _lighthouse(view: View) -> Iterator[Metric]:
+    lighthouse = view.snapshot.lighthouse
+    up = 0.0 if isinstance(lighthouse, LighthouseAway) else 1.0
+    yield _gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", (), [((), up)])
+    if isinstance(lighthouse, LighthouseView):
+        quorum_id = float(lighthouse.quorum_id)
+        members = float(len(lighthouse.members))
+        yield _gauge("quorum_id", "Id of the last quorum.", (), [((), quorum_id)])
+        text = "Members of the last quorum."
+        yield _gauge("quorum_participants", text, (), [((), members)])
+
+
+def _incidents(view: View) -> Iterator[Metric]:
+    tally = Tally((str(one.kind), str(one.state)) for one in view.incidents if one.open)
+    rows = [(labels, float(count)) for labels, count in sorted(tally.items())]
+    yield _gauge("incidents", "Open incidents, by kind and state.", ("kind", "state"), rows)
+    hosts = float(len(view.quarantine))
+    yield _gauge("quarantined_hosts", "Hosts in quarantine.", (), [((), hosts)])

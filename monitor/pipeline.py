@@ -1,0 +1,306 @@
+"""One tick of deciding: history, detectors, inhibition, incidents, policy. Pure.
+
+    snapshot -> History -> wait-for graph -> verdicts -> those that stand -> incidents -> decisions
+
+A detector that crashes makes its kind unknown for this tick (its incidents neither advance
+nor end), is named in `detector_failures`, and stops nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypeVar
+
+from monitor.config import KeeperConfig
+from monitor.detectors.dead import dead
+from monitor.detectors.inhibit import inhibit
+from monitor.detectors.mismatch import mismatch, wanted_records
+from monitor.detectors.not_entered import not_entered
+from monitor.detectors.straggler import straggler
+from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.waits import Standing, WaitGraph, build
+from monitor.history import History, RankTrack
+from monitor.incident import Incident, State
+from monitor.names import GroupName, Host, RankName
+from monitor.policy import Decision, Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
+from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
+from monitor.tracker import Tracker
+
+_T = TypeVar("_T")
+
+
+class RankHealth(StrEnum):
+    """How a rank looks in one tick."""
+
+    HEALTHY = "healthy"
+    WAITING = "waiting"  # held up by others
+    STALLED = "stalled"  # alone, and not progressing
+    DEAD = "dead"
+    UNREACHABLE = "unreachable"
+    STARTING = "starting"  # attached, not through its first commits
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """What one tick found and decided."""
+
+    now_s: float
+    verdicts: tuple[Verdict, ...] = ()
+    """Those that stand: what another fault explains is left out."""
+    incidents: tuple[Incident, ...] = ()
+    """Open ones and those resolved within the last hour, newest first."""
+    changed: tuple[Incident, ...] = ()
+    """Incidents that changed in this tick: what the store writes."""
+    decisions: tuple[Decision, ...] = ()
+    """A Hold is here when its guard or reason changed, not every tick."""
+    wants_records: tuple[RankName, ...] = ()
+    """Ranks whose flight records the next tick should carry."""
+    rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
+    detector_failures: Mapping[str, str] = field(default_factory=dict)
+    """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """A detector by name, and the kind that is unknown when it crashes."""
+
+    name: str
+    kind: Kind
+    look: Callable[[History, WaitGraph], tuple[Verdict, ...]]
+
+
+DETECTORS: Final = (
+    Detector("mismatch", Kind.MISMATCH, mismatch),
+    Detector("dead", Kind.DEAD, dead),
+    Detector("not_entered", Kind.NOT_ENTERED, not_entered),
+    Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+)
+
+
+class Pipeline:
+    """From snapshots to decisions; its only state is what earlier snapshots said.
+
+    Args:
+        config: thresholds.
+        incidents: what the store holds, open ones and the last hour's: they are continued.
+        evictions: what the store holds of the last hour: they count against the budget.
+        detectors: another set, for tests.
+    """
+
+    def __init__(
+        self,
+        config: KeeperConfig,
+        incidents: Sequence[Incident] = (),
+        evictions: Sequence[EvictionProgress] = (),
+        detectors: Sequence[Detector] = DETECTORS,
+    ) -> None:
+        self._config = config
+        self._detectors = tuple(detectors)
+        self._history = History(config)
+        self._tracker = Tracker(config)
+        self._tracker.restore(incidents)
+        self._past: list[PastEviction] = []
+        self._holds: dict[str, tuple[Guard, str]] = {}
+        self._take_past(evictions)
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        """Judge one snapshot; call once per tick, in order of time."""
+        self._history.push(snapshot)
+        self._take_past(snapshot.evictions)
+        failures: dict[str, str] = {}
+        graph = _guarded("waits", failures, lambda: build(self._history))
+        found, unknown = self._detect(graph, failures)
+        verdicts, inhibited = self._inhibit(found)
+        changed = self._tracker.update(
+            self._history, verdicts, snapshot.evictions, unknown=unknown, inhibited=inhibited
+        )
+        decisions = self._decide(snapshot)
+        wanted: tuple[RankName, ...] | None = ()
+        if graph is not None:
+            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+        return TickResult(
+            now_s=snapshot.now_s,
+            verdicts=verdicts,
+            incidents=self._tracker.shown(),
+            changed=changed,
+            decisions=decisions,
+            wants_records=wanted or (),
+            rank_health=_health(self._history, graph),
+            detector_failures=failures,
+        )
+
+    def _detect(
+        self, graph: WaitGraph | None, failures: dict[str, str]
+    ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
+        if graph is None:
+            return (), frozenset(Kind)
+        found: list[Verdict] = []
+        unknown: set[Kind] = set()
+        for detector in self._detectors:
+            call = partial(detector.look, self._history, graph)
+            verdicts = _guarded(detector.name, failures, call)
+            if verdicts is None:
+                unknown.add(detector.kind)
+            else:
+                found += verdicts
+        return tuple(found), frozenset(unknown)
+
+    def _inhibit(
+        self, found: tuple[Verdict, ...]
+    ) -> tuple[tuple[Verdict, ...], Mapping[tuple[Kind, GroupName], str]]:
+        shields = self._tracker.shielded(self._history.now_s)
+        own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
+        firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
+        faults = [verdict for verdict in firing if verdict.kind is not Kind.STRAGGLER]
+        standing, reasons = inhibit(
+            found,
+            shielded={(kind, group) for group in shields for kind in Kind} - own,
+            blamed={victim: fault.groups[0] for fault in faults for victim in fault.victims},
+            stalled=bool(faults) or any(v.kind is not Kind.STRAGGLER for v in found),
+        )
+        return standing, reasons
+
+    # -- deciding --------------------------------------------------------------------------
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        ripe = [
+            incident
+            for incident in self._tracker.ripe(snapshot.now_s)
+            if incident.id not in self._tracker.awaiting()
+        ]
+        emitted: list[Decision] = []
+        for decision in decide(self._config, self._fleet(snapshot), ripe):
+            match decision:
+                case Evict():
+                    self._holds.pop(decision.incident_id, None)
+                    self._tracker.asked(decision.incident_id, snapshot.now_s)
+                    self._past.append(
+                        PastEviction(decision.incident_id, decision.group, snapshot.now_s)
+                    )
+                    emitted.append(decision)
+                case Hold():
+                    said = (decision.guard, decision.reason)
+                    if self._holds.get(decision.incident_id) != said:
+                        self._holds[decision.incident_id] = said
+                        emitted.append(decision)
+        still = {incident.id for incident in self._tracker.open()}
+        self._holds = {key: said for key, said in self._holds.items() if key in still}
+        return tuple(emitted)
+
+    def _fleet(self, snapshot: Snapshot) -> Fleet:
+        history = self._history
+        accused = frozenset(
+            group
+            for incident in self._tracker.open()
+            if incident.state is not State.PENDING
+            for group in incident.groups
+        )
+        shields = self._tracker.shielded(snapshot.now_s)
+        away = snapshot.lighthouse
+        fired = [i for i in self._tracker.incidents.values() if i.milestones.firing_s is not None]
+        return Fleet(
+            now_s=snapshot.now_s,
+            groups={
+                group: _view(history, group, members, well=group not in {*accused, *shields})
+                for group, members in history.groups().items()
+            },
+            accused=accused,
+            lateness_s=snapshot.lateness_s,
+            targets=len(snapshot.observations),
+            unreachable=sum(seen.report is None for seen in snapshot.observations),
+            lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+            past=tuple(p for p in self._past if p.incident_id not in self._tracker.cut_short),
+            in_flight=self._in_flight(snapshot),
+            evicted_signatures=Counter(
+                i.signature for i in fired if not i.open and i.milestones.evict_asked_s is not None
+            ),
+            deaths=Counter(
+                Host(host)
+                for i in fired
+                if i.kind is Kind.DEAD and not i.open
+                for host in i.verdict.evidence.get("host", "").split(", ")
+                if host
+            ),
+        )
+
+    def _in_flight(self, snapshot: Snapshot) -> tuple[GroupName, ...]:
+        going = {
+            progress.group
+            for progress in snapshot.evictions
+            if progress.left_quorum_s is None
+            and progress.failed is None
+            and snapshot.now_s - progress.asked_s <= self._config.eviction_deadline_s
+        }
+        awaiting = self._tracker.awaiting()
+        for incident in self._tracker.open():
+            if incident.id in awaiting or incident.state is State.EVICTING:
+                going.update(incident.groups)
+        return tuple(sorted(going))
+
+    def _take_past(self, evictions: Sequence[EvictionProgress]) -> None:
+        """Count evictions that were not decided here: by hand, or before a restart."""
+        for progress in evictions:
+            known = any(
+                past.incident_id == progress.incident_id
+                and abs(past.asked_s - progress.asked_s) <= self._config.eviction_ack_s
+                for past in self._past
+            )
+            if not known:
+                self._past.append(
+                    PastEviction(progress.incident_id, progress.group, progress.asked_s)
+                )
+        now_s = self._history.now_s
+        self._past = [past for past in self._past if now_s - past.asked_s < _HOUR_S]
+
+
+_HOUR_S: Final = 3600.0
+
+
+def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:
+    try:
+        return call()
+    except Exception as exc:  # noqa: BLE001 - one crashed detector must not blind the others
+        failures[name] = f"{type(exc).__name__}: {exc}"
+        return None
+
+
+def _view(
+    history: History, group: GroupName, members: tuple[RankTrack, ...], *, well: bool
+) -> GroupView:
+    died_s = [track.died_s for track in members if track.died_s is not None]
+    whole = len(members) == members[0].identity.world_size
+    return GroupView(
+        group=group,
+        healthy=well and whole and all(history.participating(track) for track in members),
+        alive=tuple(t.rank for t in members if t.fresh is not None and t.fresh.process.alive),
+        replica_id=history.replica_id(group),
+        in_quorum=history.in_quorum(group),
+        heartbeat_age_s=history.heartbeat_age_s(group),
+        dead_for_s=history.now_s - min(died_s) if died_s else None,
+        hosts={track.rank: track.identity.host for track in members},
+    )
+
+
+def _health(history: History, graph: WaitGraph | None) -> dict[RankName, RankHealth]:
+    return {track.rank: _rank_health(history, graph, track) for track in history.present()}
+
+
+def _rank_health(history: History, graph: WaitGraph | None, track: RankTrack) -> RankHealth:
+    report = track.fresh
+    if report is None:
+        return RankHealth.UNREACHABLE
+    if not report.process.alive:
+        return RankHealth.DEAD
+    standing = Standing.ALONE if graph is None else graph.standing[track.rank]
+    if graph is not None and track.rank in graph.roots:
+        return RankHealth.STALLED
+    if history.starting(track):
+        return RankHealth.STARTING
+    waits = standing in (Standing.HELD, Standing.WAITING)
+    if waits and track.stall_s >= history.config.stall_floor_s / 2:
+        return RankHealth.WAITING
+    return RankHealth.HEALTHY

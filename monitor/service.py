@@ -1,0 +1,186 @@
+"""One monitor process put together: opened in order, closed in reverse."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
+from monitor.clock import Clock, SteadyClock
+from monitor.config import KeeperConfig
+from monitor.evictors import Evictors, Patience
+from monitor.fetch import Fetcher
+from monitor.keeper import Keeper, Parts
+from monitor.lighthouse import Lighthouse
+from monitor.metrics import Instruments, ViewCollector
+from monitor.pipeline import Pipeline
+from monitor.poller import Poller
+from monitor.quarantine import Quarantine
+from monitor.snapshot import LighthouseAway
+from monitor.store import Store, StoreError
+from monitor.targets import Registry, TargetsError, TargetsFile
+
+log = logging.getLogger(__name__)
+
+TOKENLESS = (
+    "no token is configured: WorkerServers will refuse to evict, only the Lighthouse's kill is "
+    "left, and quarantine and eviction by hand are off (start with --token-file FILE)"
+)
+
+
+class StartError(Exception):
+    """The monitor cannot start so; the message is one line for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said."""
+
+    config: KeeperConfig
+    bind: str
+    store: Path
+    lighthouse: str | None = None
+    targets: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    patience: Patience = field(default_factory=Patience)
+
+
+class Service:
+    """A running monitor. A context manager: everything is closed on the way out.
+
+    Raises:
+        StartError: something that the options name cannot be used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._stack = ExitStack()
+        try:
+            self._start()
+        except (ServeError, StoreError, TargetsError) as exc:
+            self._stack.close()
+            raise StartError(str(exc)) from exc
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until told to stop."""
+        self.keeper.run(stop)
+
+    def _start(self) -> None:
+        options, stack = self._options, self._stack
+        host, port = parse_bind(options.bind)
+        if options.token is None and not is_loopback(host):
+            raise StartError(
+                f"--bind {options.bind} is open to the network and no token is configured: "
+                "anybody could register ranks; give --token-file FILE or bind 127.0.0.1"
+            )
+        _raise_file_limit()
+        server = Server(host, port)
+        stack.callback(server.close)
+        store = Store(options.store)
+        stack.callback(store.close)
+        remembered = store.remembered()
+        clock = SteadyClock()
+        registry, quarantine = Registry(clock, store), Quarantine(clock, store)
+        found = registry.restore(remembered.targets)
+        quarantine.restore(remembered.quarantine)
+        targets_file = None if options.targets is None else TargetsFile(options.targets)
+        if targets_file is not None:
+            registry.follow(targets_file.changed() or ())
+        fetcher = Fetcher()
+        stack.callback(fetcher.close)
+        lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        evictors = Evictors(
+            clock=clock,
+            fetcher=fetcher,
+            registry=registry,
+            quarantine=quarantine,
+            lighthouse=lighthouse,
+            token=options.token,
+            record=store.save_eviction,
+            patience=options.patience,
+        )
+        stack.callback(evictors.close)
+        evictions = evictors.restore(remembered.evictions)
+        instruments = Instruments()
+        parts = Parts(
+            config=options.config,
+            clock=clock,
+            registry=registry,
+            poller=Poller(fetcher),
+            lighthouse=lighthouse,
+            judge=Pipeline(options.config, remembered.incidents, evictions),
+            store=store,
+            quarantine=quarantine,
+            evictors=evictors,
+            instruments=instruments,
+            targets_file=targets_file,
+        )
+        notes = (TOKENLESS,) if options.token is None else ()
+        self.keeper = Keeper(parts, remembered, notes)
+        if found or remembered.incidents or remembered.quarantine:
+            log.info(
+                "from the store: %d ranks, %d incidents (%d open), %d hosts in quarantine",
+                found,
+                len(remembered.incidents),
+                sum(incident.open for incident in remembered.incidents),
+                len(remembered.quarantine),
+            )
+        self.url = server.url
+        server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def _desk(self, clock: Clock, parts: Parts, fetcher: Fetcher, store: Store) -> Desk:
+        keeper = self.keeper
+        version = _version()
+        parts.instruments.registry.register(
+            ViewCollector(lambda: keeper.view, lambda: store.errors, version)
+        )
+        return Desk(
+            clock=clock,
+            registry=parts.registry,
+            quarantine=parts.quarantine,
+            fetcher=fetcher,
+            metrics=parts.instruments.registry,
+            view=lambda: keeper.view,
+            evict=keeper.evict_by_hand,
+            tick_s=parts.config.tick_s,
+            version=version,
+            token=self._options.token,
+        )
+
+
+def reach(url: str) -> str | None:
+    """Why the Lighthouse cannot be reached right now; None when it can."""
+    fetcher = Fetcher()
+    try:
+        view = Lighthouse(url, fetcher).look(2.0)
+        return view.reason if isinstance(view, LighthouseAway) else None
+    finally:
+        fetcher.close()
+
+
+def _raise_file_limit() -> None:
+    """One connection a rank: as many files as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lightkeeper")
+    except metadata.PackageNotFoundError:
+        return "0+source"

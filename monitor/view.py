@@ -1,0 +1,256 @@
+"""What the monitor shows: one immutable value a tick, and its JSON. Pure.
+
+The web page, the API and `/metrics` read a `View` and nothing that changes under their hands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from monitor.incident import Incident
+from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
+from monitor.pace import Pace
+from monitor.pipeline import RankHealth, TickResult
+from monitor.snapshot import (
+    EvictionProgress,
+    LighthouseAway,
+    LighthouseView,
+    Observation,
+    Snapshot,
+    Unreachable,
+)
+from monitor.store import DecisionRow, QuarantineEntry, eviction_to_json
+
+SCHEMA: Final = 1
+
+_WORST_FIRST: Final = (
+    RankHealth.DEAD,
+    RankHealth.UNREACHABLE,
+    RankHealth.STALLED,
+    RankHealth.STARTING,
+    RankHealth.WAITING,
+    RankHealth.HEALTHY,
+)
+
+
+class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
+    """What a person asked for cannot be done now; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that may be shown after one tick."""
+
+    snapshot: Snapshot
+    result: TickResult
+    observe: bool
+    incidents: tuple[Incident, ...] = ()
+    """All that are remembered, newest first."""
+    decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
+    evictions: Mapping[IncidentId, EvictionProgress] = field(default_factory=dict)
+    """The latest of each incident."""
+    evicting: frozenset[GroupName] = frozenset()
+    quarantine: tuple[QuarantineEntry, ...] = ()
+    paces: Mapping[RankName, Pace] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
+    """What is wrong with the monitor itself, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One replica group, put together from its ranks and the Lighthouse."""
+
+    group: GroupName
+    host: Host | None
+    replica_id: ReplicaId | None
+    in_quorum: bool | None
+    """None while the Lighthouse cannot be seen."""
+    ranks: tuple[RankName, ...]
+    health: str
+    step: int | None
+    commits: int | None
+    heartbeat_age_s: float | None
+
+
+def groups_of(view: View) -> tuple[GroupView, ...]:
+    """Every replica group that has a registered rank or a place in the quorum, sorted."""
+    ranks: dict[GroupName, list[Observation]] = {}
+    for seen in view.snapshot.observations:
+        ranks.setdefault(seen.identity.group, []).append(seen)
+    lighthouse = view.snapshot.lighthouse
+    members: tuple[ReplicaId, ...] = ()
+    if isinstance(lighthouse, LighthouseView):
+        members = tuple(member.replica_id for member in lighthouse.members)
+    names = set(ranks) | {group_of_replica(replica_id) for replica_id in members}
+    return tuple(_group(view, name, ranks.get(name, ()), members) for name in sorted(names))
+
+
+def _group(
+    view: View, name: GroupName, seen: Sequence[Observation], members: Sequence[ReplicaId]
+) -> GroupView:
+    lighthouse = view.snapshot.lighthouse
+    steps = [one.report.step for one in seen if one.report is not None and one.report.step]
+    told = [step.replica_id for step in steps if step.replica_id is not None]
+    known = [replica_id for replica_id in members if group_of_replica(replica_id) == name]
+    replica_id = told[0] if told else (known[-1] if known else None)
+    age_s = None
+    if isinstance(lighthouse, LighthouseView) and replica_id is not None:
+        age_s = lighthouse.heartbeat_ages_s.get(replica_id)
+    return GroupView(
+        group=name,
+        host=seen[0].identity.host if seen else None,
+        replica_id=replica_id,
+        in_quorum=None if isinstance(lighthouse, LighthouseAway) else replica_id in members,
+        ranks=tuple(one.rank for one in seen),
+        health=_worst(view.result.rank_health.get(one.rank) for one in seen),
+        step=max((step.step for step in steps), default=None),
+        commits=max((step.commits for step in steps), default=None),
+        heartbeat_age_s=age_s,
+    )
+
+
+def _worst(healths: Iterable[RankHealth | None]) -> str:
+    seen = set(healths)
+    return next((str(health) for health in _WORST_FIRST if health in seen), "unknown")
+
+
+# -- JSON ----------------------------------------------------------------------------------------
+
+
+def snapshot_to_json(view: View) -> dict[str, Any]:
+    """The body of `GET /v1/snapshot`."""
+    return {
+        "schema": SCHEMA,
+        "now_s": view.snapshot.now_s,
+        "tick": view.snapshot.tick,
+        "lateness_s": round(view.snapshot.lateness_s, 3),
+        "observe": view.observe,
+        "troubles": list(view.troubles),
+        "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
+        "groups": groups_to_json(view),
+        "ranks": ranks_to_json(view),
+        "incidents": [incident_json(view, one) for one in view.incidents if one.open],
+        "quarantine": [entry_to_json(entry) for entry in view.quarantine],
+    }
+
+
+def lighthouse_to_json(lighthouse: LighthouseView | LighthouseAway) -> dict[str, Any]:
+    """The Lighthouse, up or not."""
+    if isinstance(lighthouse, LighthouseAway):
+        return {"up": False, "reason": lighthouse.reason}
+    return {
+        "up": True,
+        "quorum_id": lighthouse.quorum_id,
+        "status": lighthouse.status,
+        "members": [
+            {
+                "replica_id": member.replica_id,
+                "group": group_of_replica(member.replica_id),
+                "step": member.step,
+            }
+            for member in lighthouse.members
+        ],
+        "heartbeat_ages_s": {
+            replica_id: round(age_s, 3)
+            for replica_id, age_s in sorted(lighthouse.heartbeat_ages_s.items())
+        },
+    }
+
+
+def groups_to_json(view: View) -> list[dict[str, Any]]:
+    """Every group, sorted."""
+    return [
+        {
+            "group": one.group,
+            "host": one.host,
+            "replica_id": one.replica_id,
+            "in_quorum": one.in_quorum,
+            "ranks": list(one.ranks),
+            "health": one.health,
+            "step": one.step,
+            "commits": one.commits,
+            "heartbeat_age_s": _finite(one.heartbeat_age_s),
+            "eviction": "evicting" if one.group in view.evicting else None,
+        }
+        for one in groups_of(view)
+    ]
+
+
+def ranks_to_json(view: View) -> list[dict[str, Any]]:
+    """Every rank, sorted."""
+    return [_rank_json(view, seen) for seen in view.snapshot.observations]
+
+
+def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
+    identity, report = seen.identity, seen.report
+    step = None if report is None else report.step
+    pace = view.paces.get(seen.rank)
+    away = seen.outcome if isinstance(seen.outcome, Unreachable) else None
+    return {
+        "rank": seen.rank,
+        "group": identity.group,
+        "host": identity.host,
+        "pid": identity.pid,
+        "incarnation": identity.incarnation,
+        "url": seen.url,
+        "health": str(view.result.rank_health.get(seen.rank, "unknown")),
+        "process_state": None if report is None else report.process.state,
+        "phase": None if step is None else step.phase,
+        "phase_age_s": None if step is None else _finite(step.phase_age_s),
+        "step": None if step is None else step.step,
+        "commits": None if step is None else step.commits,
+        "last_commit_age_s": None if step is None else _finite(step.last_commit_age_s),
+        "quorum_id": None if step is None else step.quorum_id,
+        "participants": None if step is None else step.participants,
+        "loss": None if step is None else _finite(step.loss),
+        "step_s": None if pace is None else round(pace.step_s, 4),
+        "busy_s": None if pace is None else round(pace.busy_s, 4),
+        "unreachable": None
+        if away is None
+        else {"reason": str(away.reason), "detail": away.detail},
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON knows no NaN."""
+    return round(value, 6) if value is not None and math.isfinite(value) else None
+
+
+def incident_json(view: View, incident: Incident) -> dict[str, Any]:
+    """One incident for a reader: its story, what was decided, and how the eviction went."""
+    verdict = incident.verdict
+    eviction = view.evictions.get(incident.id)
+    return {
+        "id": incident.id,
+        "kind": str(incident.kind),
+        "state": str(incident.state),
+        "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "replica_ids": list(incident.replica_ids),
+        "reason": verdict.reason,
+        "confidence": str(verdict.confidence),
+        "evidence": dict(verdict.evidence),
+        "victims": list(verdict.victims),
+        "lost_s": _finite(verdict.lost_s),
+        "since_s": verdict.since_s,
+        "signature": incident.signature,
+        "milestones": asdict(incident.milestones),
+        "story": [
+            {"at_s": line.at_s, "to": line.to, "reason": line.reason} for line in incident.story
+        ],
+        "last_seen_s": incident.last_seen_s,
+        "resolution": incident.resolution,
+        "decisions": [
+            {"at_s": row.at_s, "action": row.action, "guard": row.guard, "reason": row.reason}
+            for row in view.decisions.get(incident.id, ())
+        ],
+        "eviction": None if eviction is None else eviction_to_json(eviction),
+    }
+
+
+def entry_to_json(entry: QuarantineEntry) -> dict[str, Any]:
+    """One quarantined host."""
+    return asdict(entry)

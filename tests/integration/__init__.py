@@ -1,0 +1,1 @@
+"""Real fleets: Lighthouse, torchrun, sidecars, monitor. Minutes, not seconds."""

@@ -1,0 +1,54 @@
+"""`lightkeeper demo` as people run it: torchrun, real faults, exit status and JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    command = [sys.executable, "-m", "trainer.demo", "--format", "json", "--run-dir", str(run_dir)]
+    done = subprocess.run(
+        [*command, *arguments], check=False, capture_output=True, text=True, timeout=330
+    )
+    lines = done.stdout.strip().splitlines()
+    assert lines, f"nothing on stdout; stderr ends: {done.stderr[-2000:]}"
+    return done.returncode, json.loads(lines[-1]), done.stderr
+
+
+@pytest.mark.timeout(340)
+def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_elsewhere(
+    tmp_path: Path,
+) -> None:
+    status, result, stderr = run_demo(tmp_path, "--fault", "gil")
+    assert status == 0, (result, stderr[-2000:])
+    (fault,) = result["faults"]
+    assert fault["correct"]
+    assert fault["culprit_ranks"] == ["rg_1.0"]
+    assert fault["culprit_group"] == fault["evicted_group"] == "rg_1"
+    stages = [fault[f"to_{name}"] for name in ("firing", "evict_asked", "left_quorum")]
+    assert stages == sorted(stages)
+    assert fault["to_left_quorum"] <= fault["to_survivor_commit"] + 1.0
+    assert fault["survivors_crashed"] == []
+    assert fault["steps_lost"] == 0
+    assert fault["left_host"] == "host-1"
+    assert fault["rejoined_host"].startswith("spare-1"), "a quarantined host was used again"
+
+
+@pytest.mark.timeout(340)
+def test_of_two_ranks_in_a_mismatch_the_one_that_left_the_program_is_named(
+    tmp_path: Path,
+) -> None:
+    status, result, stderr = run_demo(tmp_path, "--ranks-per-group", "2", "--fault", "mismatch")
+    assert status == 0, (result, stderr[-2000:])
+    (fault,) = result["faults"]
+    assert fault["culprit_ranks"] == ["rg_1.1"]
+    assert fault["evicted_group"] == "rg_1"
+    assert fault["rejoined_host"] == "host-1", "a mismatch is a program's fault, not a host's"

@@ -1,0 +1,113 @@
+"""The monitor may die at any time: training goes on, and nothing that it knew is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.waiting import wait_for
+from trainer.demo.fleet import Fleet, start_fleet, start_monitor, wait_for_lighthouse
+from trainer.demo.options import parse
+from trainer.demo.scenario import wait_until_whole
+from trainer.demo.watch import MonitorAwayError, MonitorClient
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(330)]
+
+
+def quiet(_snapshot: dict[str, Any], _waiting_for: str) -> None:
+    pass
+
+
+def kill_monitor(fleet: Fleet) -> None:
+    monitor = fleet.processes.pop("monitor")
+    monitor.send_signal(signal.SIGKILL)
+    monitor.wait(10)
+
+
+def commits(urls: dict[str, str]) -> dict[str, int]:
+    return {
+        rank: int(requests.get(f"{url}/v1/state", timeout=5).json()["step"]["commits"])
+        for rank, url in urls.items()
+    }
+
+
+def snapshot_or_none(client: MonitorClient) -> dict[str, Any] | None:
+    with contextlib.suppress(MonitorAwayError):
+        return client.snapshot()
+    return None
+
+
+def incident_of(client: MonitorClient, rank: str, state: str) -> dict[str, Any] | None:
+    with contextlib.suppress(MonitorAwayError):
+        for item in client.incidents():
+            reached = [line["to"] for line in item["story"]]
+            if item["culprits"] == [rank] and state in reached:
+                return item
+    return None
+
+
+def quarantined(fleet: Fleet) -> list[str]:
+    answer = requests.get(f"{fleet.monitor_url}/v1/quarantine", timeout=5).json()
+    return [item["host"] for item in answer["quarantine"]]
+
+
+def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everything(
+    tmp_path: Path,
+) -> None:
+    options = parse(["--groups", "2", "--fault", "hang"])
+    with start_fleet(options, tmp_path) as fleet, contextlib.closing(fleet.monitor()) as client:
+        wait_for_lighthouse(fleet, 60)
+        wait_until_whole(fleet, client, quiet, 180)
+        urls = {rank["rank"]: rank["url"] for rank in client.snapshot()["ranks"]}
+
+        kill_monitor(fleet)
+        before = commits(urls)
+        wait_for(
+            lambda: all(now >= before[rank] + 10 for rank, now in commits(urls).items()),
+            within_s=30,
+            what="ten more commits in every rank while the monitor is dead",
+        )
+
+        start_monitor(fleet)
+        wait_for(
+            lambda: (
+                (seen := snapshot_or_none(client))
+                and {rank["rank"] for rank in seen["ranks"] if rank["health"] == "healthy"}
+                == set(urls)
+            ),
+            within_s=15,
+            what="every rank found again",
+        )
+
+        fleet.inject("hang", "rg_1.0")
+        fired = wait_for(
+            lambda: incident_of(client, "rg_1.0", "firing"), within_s=60, what="the hang fires"
+        )
+        kill_monitor(fleet)  # in the middle of deciding and evicting
+        start_monitor(fleet)
+        known = wait_for(
+            lambda: incident_of(client, "rg_1.0", "firing"),
+            within_s=15,
+            what="the incident known after the restart",
+        )
+        assert known["id"] == fired["id"]
+
+        wait_for(
+            lambda: (
+                (item := incident_of(client, "rg_1.0", "resolved"))
+                and item["milestones"].get("rejoined_s")
+            ),
+            within_s=150,
+            what="the group evicted and back",
+        )
+        assert quarantined(fleet) == ["host-1"]
+        assert [item["id"] for item in client.incidents()] == [fired["id"]]
+        assert [e["host"] for e in fleet.events("rg_1") if e["event"] == "started"][-1] == (
+            "spare-1a"
+        )
+        assert not [e for e in fleet.events("rg_0") if e["event"] == "left"]

@@ -1,0 +1,315 @@
+"""Fakes over real HTTP on loopback: a fleet of WorkerServers, a Lighthouse."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
+from worker_server.wire import (
+    FlightRecord,
+    Identity,
+    Process,
+    Registration,
+    StateReport,
+    StepState,
+    to_json,
+)
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:
+    """The first truthy value of the condition; fails when there is none in time."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
+        time.sleep(0.02)
+
+
+def identity(
+    group: str = "rg_0",
+    group_rank: int = 0,
+    *,
+    world_size: int = 1,
+    host: str = "node0",
+    incarnation: str = "one",
+) -> Identity:
+    return Identity(
+        job="job",
+        group=GroupName(group),
+        group_rank=group_rank,
+        world_size=world_size,
+        host=Host(host),
+        pid=4242,
+        incarnation=incarnation,
+    )
+
+
+Page = tuple[int, str, bytes]
+"""Status, content type, body."""
+
+
+class Hang(Exception):
+    """The server takes the request and never answers."""
+
+
+@dataclass
+class FakeRank:
+    """One rank with its WorkerServer. Tests change it while it is served."""
+
+    identity: Identity
+    base: str = ""
+    alive: bool = True
+    process_state: str = "S"
+    interpreter_age_s: float | None = 0.1
+    step: int = 10
+    phase: str = "forward"
+    phase_age_s: float = 0.1
+    replica_id: str | None = None
+    token: str | None = "secret"  # noqa: S105
+    mortal: bool = True
+    evict: Callable[[FakeRank], Page] | None = None
+    """How it answers an eviction; None: as a good WorkerServer does."""
+    answer: Callable[[FakeRank], Page] | None = None
+    """How it answers `/v1/state`; None: as a good WorkerServer does."""
+    raw: bytes | None = None
+    """Sent instead of any HTTP answer to `/v1/state`."""
+    drip: bytes | None = None
+    """Sent one byte every 0.1 s, for ever, as the body of `/v1/state`."""
+    record: FlightRecord | None = None
+    evictions: list[dict[str, Any]] = field(default_factory=list)
+    polls: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}/{self.identity.rank}"
+
+    def report(self) -> StateReport:
+        return StateReport(
+            identity=self.identity,
+            process=Process(
+                alive=self.alive,
+                state=self.process_state if self.alive else None,
+                dead_age_s=None if self.alive else 1.0,
+                interpreter_age_s=self.interpreter_age_s if self.alive else None,
+            ),
+            step=StepState(
+                step=self.step,
+                attempt=self.step,
+                progress=self.step * 5,
+                phase=self.phase,
+                phase_age_s=self.phase_age_s,
+                commits=self.step,
+                last_commit_age_s=0.2,
+                replica_id=None if self.replica_id is None else ReplicaId(self.replica_id),
+                quorum_id=3,
+                participants=3,
+                loss=2.5,
+                seconds={"forward": self.step * 0.1, "communication": self.step * 0.05},
+            ),
+        )
+
+    def registration(self, lease_s: float = 15.0) -> Registration:
+        return Registration(self.identity, self.url, lease_s)
+
+    def die(self) -> None:
+        if self.mortal:
+            self.alive = False
+
+    def restart(self, incarnation: str) -> None:
+        self.identity = replace(self.identity, incarnation=incarnation)
+        self.alive, self.process_state, self.interpreter_age_s = True, "S", 0.1
+
+    def on_evict(self, body: dict[str, Any], token: str) -> Page:
+        self.evictions.append(body)
+        if self.evict is not None:
+            return self.evict(self)
+        if self.token is None:
+            return page({"error": "no token configured"}, 403)
+        if token != f"Bearer {self.token}":
+            return page({"error": "wrong token"}, 401)
+        if body.get("incarnation") not in (None, self.identity.incarnation):
+            return page({"error": "another incarnation"}, 409)
+        self.die()
+        return page({"schema": 1, "signalled": ["SIGTERM"], "gone": not self.alive})
+
+
+def page(body: Any, status: int = 200) -> Page:
+    return status, "application/json", json.dumps(body).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = 30
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def do_GET(self) -> None:
+        self._serve("GET")
+
+    def do_POST(self) -> None:
+        self._serve("POST")
+
+    def _serve(self, method: str) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with suppress(OSError):
+            try:
+                self.server.owner.serve(self, method, self.path, body)  # type: ignore[attr-defined]
+            except Hang:
+                self.server.owner.hang()  # type: ignore[attr-defined]
+                self.close_connection = True
+
+    def reply(self, status: int, kind: str, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class _FakeServer:
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._server = _Quiet(("127.0.0.1", 0), _Handler)
+        self._server.owner = self  # type: ignore[attr-defined]
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        self._thread.start()
+
+    def hang(self) -> None:
+        self._over.wait(30)
+
+    def pause(self, seconds: float) -> bool:
+        """False once the server is closing."""
+        return not self._over.wait(seconds)
+
+    def close(self) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+class FakeFleet(_FakeServer):
+    """Many WorkerServers behind one port: `BASE/RANK/v1/state`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranks: dict[RankName, FakeRank] = {}
+
+    def add(self, group: str = "rg_0", group_rank: int = 0, **options: Any) -> FakeRank:
+        who = {k: options.pop(k) for k in ("world_size", "host", "incarnation") if k in options}
+        who.setdefault("world_size", group_rank + 1)
+        rank = FakeRank(identity(group, group_rank, **who), base=self.url, **options)
+        self.ranks[rank_name(group, group_rank)] = rank
+        return rank
+
+    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+        name, _, rest = path.lstrip("/").partition("/")
+        rank = self.ranks.get(RankName(unquote(name)))
+        if rank is None:
+            handler.reply(*page({"error": "no such rank"}, 404))
+        elif method == "POST" and rest == "v1/evict":
+            token = handler.headers.get("Authorization", "")
+            handler.reply(*rank.on_evict(json.loads(body), token))
+        elif rest == "v1/state":
+            self._state(handler, rank)
+        elif rest == "v1/flight_recorder":
+            record = rank.record or FlightRecord(rank.identity, rank.alive, {}, (), 0, None)
+            handler.reply(*page(to_json(record)))
+        elif rest == "v1/stacks":
+            handler.reply(200, "text/plain", b"Thread 1: train.py:10\n")
+        else:
+            handler.reply(*page({"error": "no such path"}, 404))
+
+    def _state(self, handler: _Handler, rank: FakeRank) -> None:
+        rank.polls += 1
+        if rank.raw is not None:
+            handler.wfile.write(rank.raw)
+            handler.close_connection = True
+        elif rank.drip is not None:
+            handler.send_response(200)
+            handler.send_header("Content-Length", "1000000")
+            handler.end_headers()
+            while self.pause(0.1):
+                handler.wfile.write(rank.drip[:1])
+        elif rank.answer is not None:
+            status, kind, body = rank.answer(rank)
+            handler.reply(status, kind, body, Location="http://127.0.0.1:1/")
+        else:
+            handler.reply(*page(to_json(rank.report())))
+
+
+class FakeLighthouse(_FakeServer):
+    """Prints pages as TorchFT 0.2.0 does, and has a kill button."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quorum_id = 1
+        self.members: dict[str, int] = {}
+        self.ages_s: dict[str, float] = {}
+        self.kills: list[str] = []
+        self.on_kill: Callable[[str], Page] = lambda _: (500, "text/plain", b"transport error")
+        self.down = False
+
+    def form(self, *replica_ids: str) -> None:
+        """A new quorum of these."""
+        self.quorum_id += 1
+        self.members = dict.fromkeys(replica_ids, 10)
+        for replica_id in replica_ids:
+            self.ages_s[replica_id] = 0.1
+
+    def serve(self, handler: _Handler, method: str, path: str, body: bytes) -> None:
+        if self.down:
+            handler.reply(503, "text/plain", b"down")
+        elif method == "GET" and path == "/status":
+            handler.reply(200, "text/html", self.html().encode())
+        elif method == "POST" and path.startswith("/replica/") and path.endswith("/kill"):
+            replica_id = unquote(path.split("/")[2])
+            self.kills.append(replica_id)
+            handler.reply(*self.on_kill(replica_id))
+        else:
+            handler.reply(404, "text/plain", b"no such path")
+
+    def html(self) -> str:
+        members = "".join(
+            f'<div class="member\n">\n<b>{escape(one)}</b> <br/>\nStep: {step} <br/>\n'
+            f"Manager: http://h:1 <br/>\nTCPStore: s:1 <br/>\nWorld size: 1 <br/>\n"
+            f'<button hx-post="/replica/{escape(one)}/kill">Kill</button></div>\n'
+            for one, step in self.members.items()
+        )
+        beats = "".join(
+            f'<li class="heartbeat\n">\n{escape(one)}: seen {age_s}s ago\n</li>\n'
+            for one, age_s in self.ages_s.items()
+        )
+        return (
+            f"Current quorum_id: {self.quorum_id} <br>\nNext quorum status: fine\n"
+            f"<h3>Previous Quorum</h3>\n<div>{members}</div>\n"
+            f"<h2>Heartbeats</h2>\n<ul>{beats}</ul>\n"
+        )

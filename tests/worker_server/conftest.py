@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker_server.ranks import RankUnderTest
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A run directory with a path short enough for unix sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="lk-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def start_rank(run_dir: Path) -> Iterator[type]:
+    """Starts rank processes and ends them, and their sidecars, whatever happens."""
+    started: list[RankUnderTest] = []
+
+    def start(action: str, **environ: str) -> RankUnderTest:
+        rank = RankUnderTest(action, run_dir, environ)
+        started.append(rank)
+        return rank
+
+    yield start
+    for rank in started:
+        rank.end()

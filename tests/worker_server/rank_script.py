@@ -1,0 +1,61 @@
+"""What a rank under test does: `python rank_script.py ACTION`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import worker_server
+
+
+def steps(reporter, count=10**9, pause_s=0.005):
+    for step in range(count):
+        reporter.begin_step(step)
+        with reporter.phase("forward"):
+            time.sleep(pause_s)
+        with reporter.phase("communication"):
+            time.sleep(pause_s)
+        reporter.end_step(step, committed=True, loss=2.5, tokens=512)
+
+
+def main(action):
+    reporter = worker_server.attach()
+    if action != "silent":
+        steps(reporter, 3)
+        reporter.begin_step(3)
+    print("ready", flush=True)
+    match action:
+        case "steps":
+            steps(reporter)
+        case "silent":
+            time.sleep(1000)
+        case "hang":
+            with reporter.phase("forward"):
+                time.sleep(1000)
+        case "gil":
+            with reporter.phase("backward"):
+                ctypes.PyDLL(None).sleep(1000)  # PyDLL keeps the GIL during the call
+        case "deaf_to_term":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("deaf", flush=True)
+            time.sleep(1000)
+        case "finish":
+            reporter.close()
+            sys.stdin.readline()
+        case "fork":
+            child = os.fork()
+            if not child:
+                with reporter.phase("checkpoint"):
+                    reporter.begin_step(99)
+                    reporter.end_step(99, committed=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+            print("forked", flush=True)
+            time.sleep(1000)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,126 @@
+"""Rank processes for tests: a small script with a sidecar beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from worker_server import run_dir as files_of_ranks
+from worker_server import wire
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("rank_script.py")
+TOKEN = "sesame"
+
+
+def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
+    """The first truthy answer of `look`."""
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = look()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what} (last: {answer!r})")
+        time.sleep(0.02)
+
+
+class RankUnderTest:
+    """One rank process; its sidecar is found by the endpoint file, as a person would."""
+
+    def __init__(self, action: str, run_dir: Path, environ: dict[str, str]) -> None:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        self.run_dir = run_dir
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), action],
+            env={
+                **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1",
+                **environ,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        self._endpoint: dict[str, Any] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def endpoint(self) -> dict[str, Any]:
+        if self._endpoint is None:
+            self._endpoint = eventually(self._find_endpoint, "the sidecar publishes its URL")
+        return self._endpoint
+
+    def _find_endpoint(self) -> dict[str, Any] | None:
+        for path in self.run_dir.glob("*.page"):
+            content = files_of_ranks.RankFiles(path).read_endpoint()
+            if content is not None and content["pid"] == self.pid:
+                return content
+        return None
+
+    def says(self, line: str) -> None:
+        """Wait until the script prints this line."""
+        assert self.process.stdout is not None
+        for said in self.process.stdout:
+            if said.strip() == line:
+                return
+        raise AssertionError(f"the rank ended without saying {line!r}")
+
+    def ask(
+        self, path: str, method: str = "GET", body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        address = urlsplit(self.endpoint["url"])
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+        try:
+            data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            connection.request(method, path, data, headers or {})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def state(self) -> wire.StateReport:
+        status, text = self.ask(wire.PATH_STATE)
+        assert status == 200, text
+        return wire.parse_state(json.loads(text))
+
+    def record(self) -> wire.FlightRecord:
+        status, text = self.ask(wire.PATH_FLIGHT_RECORDER)
+        assert status == 200, text
+        return wire.parse_flight_record(json.loads(text))
+
+    def evict(self, **body: Any) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        status, text = self.ask(wire.PATH_EVICT, "POST", {"reason": "test", **body}, headers)
+        assert status == 200, text
+        return json.loads(text)
+
+    def kill(self, signum: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(signum)
+
+    def end(self) -> None:
+        """End the rank and its sidecar, by the pids that this test started."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        endpoint = self._endpoint or self._find_endpoint()
+        if endpoint is not None:
+            pid = endpoint["sidecar_pid"]
+            if files_of_ranks.start_ticks(pid) == endpoint["sidecar_ticks"]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)

@@ -1,0 +1,150 @@
+"""torch in the rank: exit codes stay as they are, and the black box survives gloo's abort."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker_server.ranks import ROOT, eventually
+from worker_server import wire
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.integration
+
+PARENT = Path(__file__).with_name("torch_parent.py")
+EXPECTED = {
+    "normal": 0, "exception": 1, "sys_exit": 3, "os_exit": 7,
+    "sigterm": -signal.SIGTERM, "sigkill": -signal.SIGKILL, "sigabrt": -signal.SIGABRT,
+}  # fmt: skip
+
+
+def start_parent(run_dir, *arguments):
+    own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return subprocess.Popen(
+        [sys.executable, str(PARENT), *arguments],
+        env={
+            **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+            "LIGHTKEEPER_LINGER_S": "10", "MASTER_PORT": str(port), "REPLICA_GROUP": "rg_1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exit_codes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exits")
+    folder.chmod(0o700)
+    with start_parent(folder, "exits") as parent:
+        answer, _ = parent.communicate(timeout=170)
+    return json.loads(answer)
+
+
+@pytest.mark.parametrize("way", ["plain", "attached", "hammered"])
+@pytest.mark.parametrize("ending", EXPECTED)
+def test_the_exit_code_of_a_rank_is_unchanged(exit_codes, ending, way):
+    assert exit_codes[f"{ending}/{way}"] == EXPECTED[ending]
+
+
+class GlooRanks:
+    """Two ranks of one group under one parent."""
+
+    def __init__(self, run_dir, ending):
+        self.run_dir = run_dir
+        self.parent = start_parent(run_dir, "gloo", ending)
+        self.pids = json.loads(self.parent.stdout.readline())
+
+    def find(self, rank):
+        from worker_server.run_dir import RankFiles
+
+        for path in self.run_dir.glob(f"rg_1.{rank}-*.page"):
+            content = RankFiles(path).read_endpoint()
+            if content is not None:
+                return content["url"]
+        return None
+
+    def url(self, rank):
+        return eventually(lambda: self.find(rank), "the sidecar publishes its URL")
+
+    def get(self, rank, path):
+        import requests
+
+        return requests.get(self.url(rank) + path, timeout=20)
+
+    def state(self, rank):
+        return wire.parse_state(self.get(rank, wire.PATH_STATE).json())
+
+    def record(self, rank):
+        return wire.parse_flight_record(self.get(rank, wire.PATH_FLIGHT_RECORDER).json())
+
+    def end(self):
+        for pid in self.pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.parent.communicate(timeout=20)
+
+
+@pytest.fixture
+def start_gloo(run_dir):
+    started = []
+
+    def start(ending):
+        started.append(GlooRanks(run_dir, ending))
+        return started[-1]
+
+    yield start
+    for ranks in started:
+        ranks.end()
+
+
+def test_a_rank_that_holds_the_gil_still_gives_its_ring_and_torchs_record(start_gloo):
+    ranks = start_gloo("gil")
+    ranks.url(1)
+    eventually(lambda: ranks.state(1).process.interpreter_age_s > 2, "rank 1 holds the GIL")
+    culprit, victim = ranks.record(1), ranks.record(0)
+    assert culprit.members == {"default": (0, 1), "tp": (0, 1)}
+    assert culprit.torch is not None
+    assert len(culprit.torch["entries"]) >= 6
+    last = culprit.ring[-1]
+    assert (last.group, last.seq, last.op, last.root) == ("tp", 3, "broadcast", 1)
+    assert last.exit_age_s is not None
+    assert last.sizes_in == ((2, 3),)
+    assert last.dtype == "float32"
+    assert last.site.startswith("worker_server/torch_parent.py:")
+    waiting = victim.ring[-1]
+    assert (waiting.group, waiting.seq, waiting.op) == ("default", 4, "all_reduce")
+    assert (waiting.step, waiting.attempt, waiting.nth) == (3, 4, 0)
+    assert waiting.exit_age_s is None
+    heads = {head.name: head for head in ranks.state(0).heads}
+    assert (heads["default"].enqueued, heads["default"].completed) == (4, 3)
+
+
+def test_after_gloo_aborts_the_process_the_mismatch_is_on_record(start_gloo):
+    ranks = start_gloo("size")
+    urls = [ranks.url(rank) for rank in (0, 1)]
+    assert all(urls)
+    eventually(
+        lambda: not all(ranks.state(rank).process.alive for rank in (0, 1)),
+        "gloo aborts one of the two",
+    )
+    sizes = []
+    for rank in (0, 1):
+        last = ranks.record(rank).ring[-1]
+        assert (last.group, last.seq, last.op) == ("default", 4, "all_reduce")
+        sizes.append(last.sizes_in)
+    assert sizes == [((1000,),), ((500,),)]
+    dead = [rank for rank in (0, 1) if not ranks.state(rank).process.alive]
+    assert ranks.record(dead[0]).ring[-1].exit_age_s is None

@@ -1,0 +1,268 @@
+"""The processes of the demo: Lighthouse, monitor, and one supervisor per replica group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+
+from trainer import faults
+from trainer.demo.options import DemoOptions
+from trainer.demo.watch import MonitorClient
+
+SHUTDOWN_GRACE_S: Final = 15.0
+
+# TorchFT's own defaults, and a set for people in a hurry. Seconds.
+_DEFAULT_TIMEOUTS: Final = {"collective": 60.0, "join": 60.0}
+_SHORT_TIMEOUTS: Final = {"collective": 8.0, "join": 20.0}
+
+
+class FleetError(RuntimeError):
+    """The fleet could not be started or died; the message says which part, and its log."""
+
+
+@dataclass
+class Fleet:
+    """A running fleet. Made by `start_fleet`."""
+
+    options: DemoOptions
+    run_dir: Path
+    lighthouse_url: str
+    monitor_url: str
+    token_file: Path
+    fault_file: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    faults_injected: int = 0
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the replica groups."""
+        return tuple(f"rg_{index}" for index in range(self.options.groups))
+
+    def monitor(self) -> MonitorClient:
+        """A client of this fleet's monitor."""
+        return MonitorClient(self.monitor_url)
+
+    def inject(self, kind: str, rank: str) -> str:
+        """Ask the trainer of `rank` to fall ill at its next step; gives the fault's id."""
+        self.faults_injected += 1
+        fault_id = f"{self.faults_injected}-{kind}"
+        factor = self.options.slow_factor
+        faults.inject(
+            self.fault_file, faults.Fault(fault_id, faults.Kind(kind), rank, factor=factor)
+        )
+        return fault_id
+
+    def fired(self, fault_id: str) -> faults.Marker | None:
+        """What the trainer noted as the fault struck, or None while it has not."""
+        marks = faults.markers(self.fault_file)
+        return next((mark for mark in marks if mark.id == fault_id), None)
+
+    def events(self, group: str) -> list[dict[str, Any]]:
+        """What the group's supervisor noted: started, left, refused."""
+        path = self.run_dir / "events" / f"{group}.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+    def check_alive(self) -> None:
+        """Raise when a process of ours that must live has ended.
+
+        Raises:
+            FleetError: names the process, its status and its log.
+        """
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise FleetError(
+                    f"{name} ended with status {process.returncode}: {self.log_tail(name)}"
+                )
+
+    def log_tail(self, name: str) -> str:
+        """Path and last line of a process's log."""
+        path = self.run_dir / "logs" / f"{name}.log"
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return f"{lines[-1].strip() if lines else 'no output'} (log: {path})"
+
+    def spawn(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+        """Start one process with its output in a log; it must outlive nobody but us."""
+        log = self.run_dir / "logs" / f"{name}.log"
+        with log.open("ab") as output:
+            self.processes[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        """End every process; supervisors first, for they end their ranks and sidecars."""
+        supervisors = [name for name in self.processes if name.startswith("supervisor-")]
+        self._end(supervisors)
+        self._end([name for name in self.processes if name not in supervisors])
+
+    def _end(self, names: list[str]) -> None:
+        for name in names:
+            with contextlib.suppress(ProcessLookupError):
+                self.processes[name].send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + SHUTDOWN_GRACE_S
+        for name in names:
+            process = self.processes.pop(name)
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port() -> int:
+    """A port of the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
+    """Start all processes, and end them however the block ends."""
+    for folder in ("logs", "events", "run"):
+        (run_dir / folder).mkdir(parents=True, exist_ok=True)
+    (run_dir / "run").chmod(0o700)
+    token_file = run_dir / "token"
+    token_file.touch(mode=0o600)
+    token_file.write_text(secrets.token_urlsafe(24))
+    lighthouse_port, monitor_port = free_port(), free_port()
+    fleet = Fleet(
+        options=options,
+        run_dir=run_dir,
+        lighthouse_url=f"http://127.0.0.1:{lighthouse_port}",
+        monitor_url=f"http://127.0.0.1:{monitor_port}",
+        token_file=token_file,
+        fault_file=run_dir / "fault.json",
+    )
+    try:
+        _start_lighthouse(fleet, lighthouse_port)
+        start_monitor(fleet)
+        for group in fleet.groups:
+            _start_group(fleet, group)
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def _start_lighthouse(fleet: Fleet, port: int) -> None:
+    command = [
+        str(Path(sys.executable).with_name("torchft_lighthouse")),
+        "--bind",
+        f"[::]:{port}",
+        "--min_replicas",
+        str(fleet.options.min_replicas),
+    ]
+    if fleet.options.short_timeouts:
+        command += ["--join_timeout_ms", str(int(_SHORT_TIMEOUTS["join"] * 1000))]
+    fleet.spawn("lighthouse", command, {})
+
+
+def start_monitor(fleet: Fleet) -> None:
+    """Start the monitor, or start it again on the same store and port."""
+    options = fleet.options
+    command = [
+        sys.executable,
+        "-m",
+        "monitor.cli",
+        "monitor",
+        "--lighthouse",
+        fleet.lighthouse_url,
+        "--bind",
+        fleet.monitor_url.removeprefix("http://"),
+        "--store",
+        str(fleet.run_dir / "lightkeeper.sqlite3"),
+        "--token-file",
+        str(fleet.token_file),
+        "--min-replicas",
+        str(options.min_replicas),
+        "--budget",
+        str(len(options.faults) + 2),
+    ]
+    fleet.spawn("monitor", command + ([] if options.keeper else ["--observe"]), {})
+
+
+def _start_group(fleet: Fleet, group: str) -> None:
+    options = fleet.options
+    index = group.removeprefix("rg_")
+    # A quarantined host is never used again, so that each fault may cost one.
+    spares = [f"spare-{index}{chr(ord('a') + n)}" for n in range(len(options.faults) + 1)]
+    timeouts = _SHORT_TIMEOUTS if options.short_timeouts else _DEFAULT_TIMEOUTS
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.supervisor",
+        "--group",
+        group,
+        "--hosts",
+        ",".join([f"host-{index}", *spares]),
+        "--monitor",
+        fleet.monitor_url,
+        "--nproc",
+        str(options.ranks_per_group),
+        "--log-dir",
+        str(fleet.run_dir / "logs"),
+        "--status-file",
+        str(fleet.run_dir / "events" / f"{group}.jsonl"),
+        "--",
+        "--steps",
+        "0",
+        "--step-time",
+        str(options.step_time_s),
+        "--min-replicas",
+        str(options.min_replicas),
+        "--timeout",
+        str(timeouts["collective"]),
+        "--quorum-timeout",
+        str(_DEFAULT_TIMEOUTS["collective"]),
+        "--fault-file",
+        str(fleet.fault_file),
+    ]
+    fleet.spawn(
+        f"supervisor-{group}",
+        command,
+        {
+            "TORCHFT_LIGHTHOUSE": fleet.lighthouse_url,
+            "LIGHTKEEPER_MONITOR": fleet.monitor_url,
+            "LIGHTKEEPER_TOKEN_FILE": str(fleet.token_file),
+            "LIGHTKEEPER_RUN_DIR": str(fleet.run_dir / "run"),
+            "LIGHTKEEPER_JOB": "demo",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "RUST_LOG": os.environ.get("RUST_LOG", "warn"),
+        },
+    )
+
+
+def wait_for_lighthouse(fleet: Fleet, deadline_s: float) -> None:
+    """Wait until the Lighthouse answers.
+
+    Raises:
+        FleetError: it ended, or did not answer in time.
+    """
+    deadline = time.monotonic() + deadline_s
+    while time.monotonic() < deadline:
+        fleet.check_alive()
+        with contextlib.suppress(requests.RequestException):
+            requests.get(f"{fleet.lighthouse_url}/status", timeout=1)
+            return
+        time.sleep(0.2)
+    raise FleetError(f"the Lighthouse did not answer within {deadline_s:.0f} s")

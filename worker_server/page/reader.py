@@ -1,0 +1,297 @@
+"""The sidecar's side of the page: turns words into wire types, whatever the writer is doing."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from worker_server import wire
+from worker_server.page import layout
+
+T = TypeVar("T")
+
+_TRIES = 1000
+_NS = 1e-9
+_PHASE_SLOT = struct.Struct("@4q")
+_STEP_SLOT = struct.Struct("@q" + layout.STEP_BODY.format[1:])
+_RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
+_RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
+
+
+def _or_none(value: int) -> int | None:
+    return None if value == layout.NONE else value
+
+
+class PageReader:
+    """Reads one page file.
+
+    Raises:
+        layout.PageError: the file is foreign, cut short, or of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._map = _open(path)
+        self._words = memoryview(self._map).cast("q")
+        if self._words[layout.W_MAGIC] != layout.MAGIC:
+            raise layout.PageError(f"{path} is not a lightkeeper page")
+        version, total = self._words[layout.W_VERSION], self._words[layout.W_TOTAL_BYTES]
+        if version != layout.VERSION or total != layout.TOTAL_BYTES:
+            raise layout.PageError(f"{path} has layout {version}, not {layout.VERSION}")
+        size = self._words[layout.W_IDENTITY_BYTES]
+        blob = self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + max(0, size)]
+        try:
+            self.identity = wire.parse_identity(json.loads(blob))
+        except (ValueError, RecursionError) as exc:
+            raise layout.PageError(f"{path} carries no identity: {exc}") from exc
+        self.start_ticks = self._words[layout.W_START_TICKS]
+        self._strings: list[str] = []
+        self._members: dict[int, tuple[str, tuple[int, ...]]] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether the rank said that its work is over."""
+        return bool(self._words[layout.W_CLOSED])
+
+    @property
+    def progress(self) -> int:
+        """Phase changes so far."""
+        return max(self._phase_slot())[0]
+
+    def beat_age_s(self, now_ns: int) -> float:
+        """Seconds since a Python thread of the rank last ran, as far as the page can tell."""
+        _, _, since = max(self._phase_slot())
+        return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * _NS
+
+    # -- step -----------------------------------------------------------------------------
+
+    def step_state(self, now_ns: int) -> wire.StepState | None:
+        """What the rank reports of itself; None when it never reported anything."""
+
+        def read() -> wire.StepState | None:
+            before = max(self._phase_slot())
+            seconds = self._seconds()
+            if self._phase_begun() != before[0]:
+                return None  # a phase ended meanwhile: the table may run ahead of the phase
+            return self._build_step(now_ns, before, seconds)
+
+        if not self._phase_begun() and not self._words[layout.STEP_WORD + layout.STEP_SLOT_WORDS]:
+            return None
+        state = self._retry(read)
+        return state or self._build_step(now_ns, max(self._phase_slot()), self._seconds())
+
+    def _build_step(
+        self, now_ns: int, phase: tuple[int, int, int], seconds: Mapping[str, float]
+    ) -> wire.StepState:
+        progress, phase_id, since = phase
+        names = self._phase_names()
+        name = names[phase_id] if 0 <= phase_id < len(names) else names[layout.PHASE_INIT]
+        started = since or self._words[layout.W_BEAT]
+        row = self._step_slot()
+        if row is None:
+            return wire.StepState(
+                step=0, attempt=0, progress=progress, phase=name, commits=0, seconds=seconds,
+                phase_age_s=max(0, now_ns - started) * _NS,
+            )  # fmt: skip
+        (step, attempt, commits, last_commit, quorum, participants, healing, errored, replica,
+         tokens, loss_kind, loss) = row  # fmt: skip
+        return wire.StepState(
+            step=step,
+            attempt=attempt,
+            progress=progress,
+            phase=name,
+            phase_age_s=max(0, now_ns - started) * _NS,
+            commits=commits,
+            last_commit_age_s=(
+                None if last_commit == layout.NONE else max(0, now_ns - last_commit) * _NS
+            ),
+            replica_id=wire.ReplicaId(self._string(replica)) if replica else None,
+            quorum_id=_or_none(quorum),
+            participants=_or_none(participants),
+            healing=bool(healing),
+            errored=bool(errored),
+            loss=loss if loss_kind == layout.LOSS_FINITE else None,
+            loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
+            tokens=tokens,
+            seconds=seconds,
+        )
+
+    def _phase_begun(self) -> int:
+        first = self._words[layout.PHASE_WORD]
+        return max(first, self._words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS])
+
+    def _phase_slot(self) -> list[tuple[int, int, int]]:
+        """The whole ones of (progress, phase, since); (0, 0, 0) is what a fresh page says."""
+
+        def read() -> list[tuple[int, int, int]] | None:
+            whole = []
+            for n in (0, 1):
+                word = layout.PHASE_WORD + n * layout.PHASE_SLOT_WORDS
+                last = self._words[word + 3]
+                phase, since = self._words[word + 1], self._words[word + 2]
+                if self._words[word] == last:
+                    whole.append((last, phase, since))
+            return whole or None
+
+        return self._retry(read) or [(0, 0, 0)]
+
+    def _step_slot(self) -> tuple[Any, ...] | None:
+        """The newest whole step body, None before the first."""
+
+        def read() -> tuple[int, tuple[Any, ...]] | None:
+            whole = []
+            for n in (0, 1):
+                word = layout.STEP_WORD + n * layout.STEP_SLOT_WORDS
+                last = self._words[word + _STEP_SLOT.size // layout.WORD - 1]
+                row = _STEP_SLOT.unpack_from(self._map, word * layout.WORD)
+                if self._words[word] == last:
+                    whole.append((last, row[1:-1]))
+            return max(whole) if whole else None
+
+        newest = self._retry(read)
+        return None if newest is None or not newest[0] else newest[1]
+
+    def _retry(self, read: Callable[[], T | None]) -> T | None:
+        """First whole answer. The writer is done within microseconds; it cannot starve us."""
+        for _ in range(_TRIES):
+            answer = read()
+            if answer is not None:
+                return answer
+        return None
+
+    def _phase_names(self) -> list[str]:
+        count = min(self._words[layout.W_PHASES], layout.MAX_PHASES)
+        return [
+            self._text(layout.PHASE_NAME_OFFSET + n * layout.PHASE_NAME_BYTES,
+                       layout.PHASE_NAME_BYTES)
+            for n in range(count)
+        ]  # fmt: skip
+
+    def _seconds(self) -> dict[str, float]:
+        spent = (self._words[layout.SPENT_WORD + n] for n in range(layout.MAX_PHASES))
+        return {name: ns * _NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns}
+
+    def _text(self, offset: int, size: int) -> str:
+        return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
+
+    def _string(self, index: int) -> str:
+        count = min(self._words[layout.W_STRINGS], layout.MAX_STRINGS)
+        while len(self._strings) < count:
+            offset = layout.STRING_OFFSET + len(self._strings) * layout.STRING_BYTES
+            blob = self._map[offset + 1 : offset + 1 + self._map[offset]]
+            self._strings.append(blob.decode(errors="replace"))
+        return self._strings[index] if 0 <= index < len(self._strings) else ""
+
+    # -- process groups -------------------------------------------------------------------
+
+    def heads(self, now_ns: int) -> tuple[wire.GroupHead, ...]:
+        """Where the rank stands in every process group."""
+        heads = []
+        for index in range(self._group_count()):
+            name, _ = self._group(index)
+            offset = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
+            word = offset // layout.WORD
+            completed = self._words[word + 2]  # before `enqueued`, which is never behind it
+            size, enqueued, _, op, entered, left = self._words[word : word + 6]
+            since = entered if enqueued > completed else max(entered, left)
+            heads.append(
+                wire.GroupHead(
+                    name=name,
+                    size=size,
+                    enqueued=max(enqueued, completed),
+                    completed=completed,
+                    op=self._string(op),
+                    age_s=max(0, now_ns - since) * _NS if since else 0.0,
+                )
+            )
+        return tuple(heads)
+
+    def members(self) -> dict[str, tuple[int, ...]]:
+        """Group ranks of the members of every process group that the rank could name."""
+        groups = (self._group(index) for index in range(self._group_count()))
+        return {name: members for name, members in groups if members}
+
+    def _group_count(self) -> int:
+        return min(self._words[layout.W_GROUPS], layout.MAX_GROUPS)
+
+    def _group(self, index: int) -> tuple[str, tuple[int, ...]]:
+        known = self._members.get(index)
+        if known is None:
+            offset = layout.GROUP_OFFSET + index * layout.GROUP_BYTES
+            name = self._text(offset, layout.GROUP_NAME_BYTES)
+            text = self._text(offset + layout.GROUP_NAME_BYTES, layout.GROUP_MEMBERS_BYTES)
+            known = self._members[index] = name, layout.decode_members(text)
+        return known
+
+    # -- the ring ---------------------------------------------------------------------------
+
+    @property
+    def entered(self) -> int:
+        """Collectives entered so far, over all process groups."""
+        return sum(
+            self._words[
+                (layout.GROUP_OFFSET + n * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET)
+                // layout.WORD + 1
+            ]
+            for n in range(self._group_count())
+        )  # fmt: skip
+
+    def ring(self, now_ns: int) -> tuple[tuple[wire.RingEntry, ...], int]:
+        """The collectives, oldest first, and how many the ring has overwritten.
+
+        A slot that is being written right now is left out.
+        """
+        rows = []
+        for index in range(layout.RING_SLOTS):
+            offset = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
+            last = self._words[offset // layout.WORD + _RING_TAIL_WORD]
+            row = _RING_SLOT.unpack_from(self._map, offset)
+            if last and self._words[offset // layout.WORD] == last:
+                rows.append((last, row[1:-1]))
+        rows.sort()
+        dropped = max(0, rows[-1][0] - layout.RING_SLOTS) if rows else 0
+        return tuple(self._entry(row, now_ns) for _, row in rows), dropped
+
+    def _entry(self, row: tuple[Any, ...], now_ns: int) -> wire.RingEntry:
+        (group, seq, op, dtype, reduce_op, root, step, attempt, nth, site, entered, left, error,
+         is_async, shapes) = row  # fmt: skip
+        text = bytes(shapes).split(b"\0", 1)[0].decode()
+        sizes_in, sizes_out = layout.decode_shapes(text)
+        return wire.RingEntry(
+            group=self._group(group)[0],
+            seq=seq,
+            op=self._string(op),
+            sizes_in=sizes_in,
+            sizes_out=sizes_out,
+            dtype=self._string(dtype) or None,
+            reduce_op=self._string(reduce_op) or None,
+            root=_or_none(root),
+            step=_or_none(step),
+            attempt=_or_none(attempt),
+            nth=nth,
+            site=self._string(site) or None,
+            enter_age_s=max(0, now_ns - entered) * _NS,
+            exit_age_s=max(0, now_ns - left) * _NS if left else None,
+            error=self._string(error) or None,
+            is_async=bool(is_async),
+        )
+
+
+def _open(path: Path) -> mmap.mmap:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as exc:
+        raise layout.PageError(f"cannot open {path}: {exc.strerror}") from exc
+    try:
+        size = os.fstat(fd).st_size
+        if size != layout.TOTAL_BYTES:
+            raise layout.PageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as exc:
+        raise layout.PageError(f"cannot map {path}: {exc}") from exc
+    finally:
+        os.close(fd)

@@ -1,0 +1,294 @@
+"""The rank's side of the page: no lock, no syscall and no kept allocation on the hot path.
+
+`time.monotonic_ns` is a vDSO call. Stores go through a memoryview of 8-byte words, which is
+the cheapest store that Python has and never tears a word. See `layout` for the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from worker_server.page import layout
+
+if TYPE_CHECKING:
+    from worker_server.wire import Identity
+
+
+class GroupRow:
+    """One process group as this rank counts it."""
+
+    __slots__ = ("attempt", "completed", "enqueued", "index", "members", "name", "nth", "word")
+
+    def __init__(self, index: int, name: str, members: tuple[int, ...]) -> None:
+        self.index = index
+        self.name = name
+        self.members = members
+        self.enqueued = 0
+        self.completed = 0
+        self.attempt = -1
+        self.nth = 0
+        base = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
+        self.word = base // layout.WORD
+
+
+class PageWriter:
+    """Writes the page of this process. Create with `PageWriter.create`."""
+
+    def __init__(self, buffer: mmap.mmap | bytearray) -> None:
+        self._attach_buffer(buffer)
+        self._lock = threading.Lock()  # taken only for a name never seen before
+        self._strings: dict[str, int] = {}
+        self._error_count = 0
+        self._phase_ids: dict[str, int] = {}
+        self._rows: dict[str, GroupRow] = {}
+        self._tickets = itertools.count()
+        self._owner = [-1] * layout.RING_SLOTS
+        self._spent = [0] * layout.MAX_PHASES
+        self._progress = 0
+        self._phase = 0
+        self._since = monotonic_ns()
+        self._step_writes = 0
+
+    def _attach_buffer(self, buffer: mmap.mmap | bytearray) -> None:
+        self._buffer = buffer
+        self._words = memoryview(buffer).cast("q")
+        self._bytes = memoryview(buffer)
+
+    @classmethod
+    def create(cls, path: Path, identity: Identity, start_ticks: int) -> PageWriter:
+        """A new page file, whole before it gets its name.
+
+        Raises:
+            OSError: no space, no right to write, or the file exists.
+        """
+        blob = json.dumps(asdict(identity), separators=(",", ":")).encode()
+        if len(blob) > layout.IDENTITY_BYTES:
+            raise OSError(f"identity takes {len(blob)} bytes, more than {layout.IDENTITY_BYTES}")
+        draft = path.with_suffix(".draft")
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # On a full tmpfs a store into a hole is SIGBUS: take the space now, or not at all.
+            os.posix_fallocate(fd, 0, layout.TOTAL_BYTES)
+            page = cls(mmap.mmap(fd, layout.TOTAL_BYTES))
+            page._start(blob, start_ticks)
+            os.link(draft, path)
+        finally:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                draft.unlink()
+        return page
+
+    def _start(self, identity: bytes, start_ticks: int) -> None:
+        end = layout.IDENTITY_OFFSET + len(identity)
+        self._bytes[layout.IDENTITY_OFFSET : end] = identity
+        words = self._words
+        words[layout.W_VERSION] = layout.VERSION
+        words[layout.W_TOTAL_BYTES] = layout.TOTAL_BYTES
+        words[layout.W_IDENTITY_BYTES] = len(identity)
+        words[layout.W_START_TICKS] = start_ticks
+        words[layout.W_BEAT] = monotonic_ns()
+        for name in layout.FIRST_STRINGS:
+            self.intern(name)
+        for name in layout.FIRST_PHASES:
+            self.phase_id(name)
+        words[layout.W_MAGIC] = layout.MAGIC
+
+    def detach(self) -> None:
+        """From now on write into private memory: what a forked child does is not the rank's."""
+        self._attach_buffer(bytearray(layout.TOTAL_BYTES))
+        self._lock = threading.Lock()
+
+    # -- liveness ---------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Say that the interpreter runs."""
+        self._words[layout.W_BEAT] = monotonic_ns()
+
+    def close(self) -> None:
+        """Say that the rank's work is over, so that its death is no failure."""
+        self._words[layout.W_CLOSED] = 1
+
+    # -- phases -----------------------------------------------------------------------------
+
+    def phase_id(self, name: str) -> int:
+        """Number of a phase; past 16 names everything further counts as `other`."""
+        known = self._phase_ids.get(name)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._phase_ids.get(name, len(self._phase_ids))
+            if known >= layout.MAX_PHASES:
+                return layout.PHASE_OTHER
+            offset = layout.PHASE_NAME_OFFSET + known * layout.PHASE_NAME_BYTES
+            blob = name.encode()[: layout.PHASE_NAME_BYTES - 1]
+            self._bytes[offset : offset + len(blob)] = blob
+            self._words[layout.W_PHASES] = known + 1
+            self._phase_ids[name] = known
+        return known
+
+    @property
+    def phase(self) -> int:
+        """The phase that runs now."""
+        return self._phase
+
+    def change_phase(self, phase: int) -> None:
+        """End the running phase and begin `phase`; counts as progress."""
+        words = self._words
+        now = monotonic_ns()
+        old = self._phase
+        self._progress = stamp = self._progress + 1
+        slot = layout.PHASE_WORD + (stamp & 1) * layout.PHASE_SLOT_WORDS
+        words[slot] = stamp
+        spent = self._spent
+        spent[old] = total = spent[old] + now - self._since
+        words[layout.SPENT_WORD + old] = total
+        words[slot + 1] = phase
+        words[slot + 2] = now
+        words[slot + 3] = stamp
+        self._phase = phase
+        self._since = now
+
+    # -- step -------------------------------------------------------------------------------
+
+    def write_step(  # noqa: PLR0917  keywords cost a third more
+        self,
+        step: int,
+        attempt: int,
+        commits: int,
+        last_commit_ns: int,
+        quorum_id: int,
+        participants: int,
+        healing: bool,
+        errored: bool,
+        replica_id: int,
+        tokens: int,
+        loss_kind: int,
+        loss: float,
+    ) -> None:
+        """Publish the step's numbers together. `NONE` for a number that is not there."""
+        self._step_writes = stamp = self._step_writes + 1
+        slot = layout.STEP_WORD + (stamp & 1) * layout.STEP_SLOT_WORDS
+        self._words[slot] = stamp
+        layout.STEP_BODY.pack_into(
+            self._buffer, (slot + 1) * layout.WORD,
+            step, attempt, commits, last_commit_ns, quorum_id, participants, healing, errored,
+            replica_id, tokens, loss_kind, loss, stamp,
+        )  # fmt: skip
+
+    # -- names ------------------------------------------------------------------------------
+
+    def intern(self, text: str, *, is_error: bool = False) -> int:
+        """Number of a string, kept for the life of the page; `TABLE_FULL` when there is no room."""
+        known = self._strings.get(text)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._strings.get(text, len(self._strings))
+            crowded = is_error and self._error_count >= layout.MAX_ERRORS
+            if known >= layout.MAX_STRINGS or crowded:
+                return layout.TABLE_FULL
+            self._error_count += is_error
+            blob = text.encode(errors="replace")[: layout.STRING_BYTES - 1]
+            offset = layout.STRING_OFFSET + known * layout.STRING_BYTES
+            self._bytes[offset + 1 : offset + 1 + len(blob)] = blob
+            self._bytes[offset] = len(blob)
+            self._words[layout.W_STRINGS] = known + 1
+            self._strings[text] = known
+        return known
+
+    # -- process groups -----------------------------------------------------------------------
+
+    def group_row(self, name: str, size: int, members: tuple[int, ...] = ()) -> GroupRow | None:
+        """The row of a process group, by name and members; None when the table is full.
+
+        A second group of the same name with other members becomes `name#2`.
+        """
+        with self._lock:
+            unique, copy = name, 1
+            while (row := self._rows.get(unique)) is not None and row.members != members:
+                copy += 1
+                unique = f"{name}#{copy}"
+            if row is not None:
+                return row
+            index = len(self._rows)
+            if index >= layout.MAX_GROUPS:
+                return None
+            row = GroupRow(index, unique, members)
+            self._write_row(row, size)
+            self._rows[unique] = row
+            self._words[layout.W_GROUPS] = index + 1
+        return row
+
+    def _write_row(self, row: GroupRow, size: int) -> None:
+        offset = layout.GROUP_OFFSET + row.index * layout.GROUP_BYTES
+        name = row.name.encode()[: layout.GROUP_NAME_BYTES - 1]
+        self._bytes[offset : offset + len(name)] = name
+        members = layout.encode_members(row.members).encode()
+        if len(members) < layout.GROUP_MEMBERS_BYTES:  # else unknown, rather than half a list
+            at = offset + layout.GROUP_NAME_BYTES
+            self._bytes[at : at + len(members)] = members
+        self._words[row.word] = size
+
+    # -- the ring -----------------------------------------------------------------------------
+
+    def enter(  # noqa: PLR0917
+        self,
+        row: GroupRow,
+        op: int,
+        dtype: int,
+        reduce_op: int,
+        root: int,
+        step: int,
+        attempt: int,
+        site: int,
+        is_async: bool,
+        shapes: bytes,
+    ) -> tuple[int, int]:
+        """Record that a collective is entered; the answer goes to `leave`."""
+        words = self._words
+        now = monotonic_ns()
+        row.enqueued = seq = row.enqueued + 1
+        if row.attempt != attempt:
+            row.attempt = attempt
+            row.nth = 0
+        nth = row.nth
+        row.nth = nth + 1
+        ticket = next(self._tickets)
+        index = ticket % layout.RING_SLOTS
+        self._owner[index] = ticket
+        at = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
+        words[at >> 3] = ticket + 1
+        layout.RING_BODY.pack_into(
+            self._buffer, at + layout.WORD,
+            row.index, seq, op, dtype, reduce_op, root, step, attempt, nth, site, now, 0, 0,
+            is_async, shapes, ticket + 1,
+        )  # fmt: skip
+        word = row.word
+        words[word + 3] = op
+        words[word + 4] = now
+        words[word + 1] = seq
+        return ticket, seq
+
+    def leave(self, row: GroupRow, ticket: int, seq: int, error: int = layout.NO_STRING) -> None:
+        """Record that the collective was left, by return or by exception."""
+        words = self._words
+        now = monotonic_ns()
+        index = ticket % layout.RING_SLOTS
+        if self._owner[index] == ticket:
+            at = (layout.RING_OFFSET + index * layout.RING_SLOT_BYTES) >> 3
+            if error:
+                words[at + layout.RING_ERROR_WORD] = error
+            words[at + layout.RING_EXIT_WORD] = now
+        if seq > row.completed:
+            row.completed = seq
+            words[row.word + 2] = seq
+        words[row.word + 5] = now

@@ -1,0 +1,128 @@
+"""Files of a rank in the run directory, and the removal of what dead ones left there.
+
+A rank owns `NAME.page`, `NAME.sock` (torch's control plane), `NAME.json` (where its sidecar
+listens) and `NAME.log`, where NAME is rank and incarnation. The directory is 0700: whoever may
+enter it may read and control the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from worker_server.page.layout import PageError
+from worker_server.page.reader import PageReader
+
+_SOCKET_PATH_BYTES = 107
+_LOG_KEPT_S = 86_400.0
+
+
+class RunDirError(OSError):
+    """The run directory cannot be used safely."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """Paths of one incarnation of one rank."""
+
+    page: Path
+
+    @classmethod
+    def of(cls, run_dir: Path, rank: str, incarnation: str) -> RankFiles:
+        """Paths for a rank, whatever characters its name has."""
+        name = quote(rank, safe="")[:64]
+        return cls(run_dir / f"{name}-{incarnation}.page")
+
+    @property
+    def socket(self) -> Path:
+        """Unix socket of torch's control plane."""
+        return self.page.with_suffix(".sock")
+
+    @property
+    def socket_fits(self) -> bool:
+        """Whether the kernel takes a socket path as long as this."""
+        return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
+
+    @property
+    def endpoint(self) -> Path:
+        """Where the sidecar says where it listens."""
+        return self.page.with_suffix(".json")
+
+    @property
+    def log(self) -> Path:
+        """The sidecar's log."""
+        return self.page.with_suffix(".log")
+
+    def write_endpoint(self, content: dict[str, Any]) -> None:
+        """Publish the endpoint file; readers never see half of it."""
+        draft = self.endpoint.with_suffix(".json.draft")
+        draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        draft.replace(self.endpoint)
+
+    def read_endpoint(self) -> dict[str, Any] | None:
+        """What the sidecar published; None before that."""
+        try:
+            content = json.loads(self.endpoint.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    def remove(self) -> None:
+        """Remove everything but the log, which `sweep` removes a day later."""
+        for path in (self.page, self.socket, self.endpoint):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def prepare(run_dir: Path) -> None:
+    """Make the run directory ours and private.
+
+    Raises:
+        RunDirError: it belongs to somebody else, or others may enter it.
+    """
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = run_dir.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise RunDirError(f"{run_dir} is not a directory of ours")
+    if facts.st_mode & 0o077:
+        raise RunDirError(f"{run_dir} is open to others: chmod 700 it")
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return int(text.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def sweep(run_dir: Path) -> int:
+    """Remove the files of ranks that are gone and whose sidecar is gone; how many ranks."""
+    removed = 0
+    for path in sorted(run_dir.glob("*.page")):
+        files = RankFiles(path)
+        try:
+            page = PageReader(path)
+        except PageError:
+            continue  # another version's, or somebody else's: not ours to judge
+        endpoint = files.read_endpoint() or {}
+        sidecar_pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
+        if start_ticks(page.identity.pid) == page.start_ticks:
+            continue
+        if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
+            continue
+        files.remove()
+        removed += 1
+    for log in run_dir.glob("*.log*"):
+        with contextlib.suppress(OSError):
+            if time.time() - log.stat().st_mtime > _LOG_KEPT_S:
+                log.unlink()
+    return removed

@@ -1,0 +1,19 @@
+"""`python -m worker_server.sidecar PAGE`: started by `attach`, lives a little longer than the rank.
+
+It detaches before it imports anything heavy, so that the rank has no child left: a training
+script that waits for its own children must not find ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
+    from pathlib import Path
+
+    from worker_server.sidecar.serve import serve
+
+    sys.exit(serve(Path(sys.argv[1])))

@@ -1,0 +1,108 @@
+"""The rank's process, seen and signalled from outside."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from worker_server import run_dir, wire
+
+
+class GoneError(Exception):
+    """The rank had died before its sidecar could take hold of it."""
+
+
+class RankProcess(Protocol):
+    """What the sidecar needs of the rank's process."""
+
+    pid: int
+
+    def look(self, interpreter_age_s: float | None) -> wire.Process:
+        """The operating system's view, now."""
+
+    def wait_death(self, timeout_s: float) -> bool:
+        """Whether the process is dead, waiting for it at most `timeout_s`."""
+
+    def send(self, signum: signal.Signals) -> bool:
+        """Send a signal to this very process; False when it is gone."""
+
+
+class PidfdProcess:
+    """A process held by a pidfd: a recycled pid is never mistaken for it.
+
+    Raises:
+        GoneError: no such process, or another one with its pid.
+    """
+
+    def __init__(
+        self, pid: int, start_ticks: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.pid = pid
+        self._clock = clock
+        self._died_s: float | None = None
+        self._lock = threading.Lock()
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError as exc:
+            raise GoneError(f"process {pid} is gone") from exc
+        if run_dir.start_ticks(pid) != start_ticks:  # checked after the open: no gap
+            os.close(self._fd)
+            raise GoneError(f"process {pid} is not the rank any more")
+
+    def wait_death(self, timeout_s: float) -> bool:
+        """Whether the process is dead, waiting for it at most `timeout_s`."""
+        if self._died_s is not None:
+            return True
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            return False
+        self._note_death()
+        return True
+
+    def _note_death(self) -> None:
+        with self._lock:  # the first who sees it sets the time
+            if self._died_s is None:
+                self._died_s = self._clock()
+
+    def send(self, signum: signal.Signals) -> bool:
+        """Send a signal to this very process; False when it is gone."""
+        try:
+            signal.pidfd_send_signal(self._fd, signum)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def look(self, interpreter_age_s: float | None) -> wire.Process:
+        """The operating system's view, now."""
+        if self.wait_death(0):
+            return wire.Process(
+                alive=False,
+                state="Z" if _status(self.pid).get("State", "").startswith("Z") else None,
+                dead_age_s=self._clock() - (self._died_s or 0.0),
+            )
+        status = _status(self.pid)
+        rss = status.get("VmRSS", "").split()
+        threads = status.get("Threads", "")
+        return wire.Process(
+            alive=True,
+            state=status.get("State", "")[:1] or None,
+            threads=int(threads) if threads.isdecimal() else None,
+            rss_bytes=int(rss[0]) * 1024 if rss else None,
+            interpreter_age_s=interpreter_age_s,
+        )
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key: value.strip() for key, _, value in pairs}

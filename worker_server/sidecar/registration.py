@@ -1,0 +1,70 @@
+"""Asks the monitor to be polled: a lease, renewed thrice in its time, returned at the end.
+
+A monitor that is away is no news: the next try comes a little later, and nothing is logged
+more than once per outage. The token goes to the monitor and nowhere else; redirects are not
+followed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+from urllib.parse import quote, urlencode, urlsplit
+
+from worker_server import wire
+
+LEASE_S = 15.0
+_TIMEOUT_S = 3.0
+_MAX_WAIT_S = 15.0
+_log = logging.getLogger("worker_server.sidecar")
+
+
+class Registrar(threading.Thread):
+    """Keeps the lease of one rank with the monitor."""
+
+    def __init__(self, monitor: str, registration: wire.Registration, token: str | None) -> None:
+        super().__init__(name="registrar", daemon=True)
+        self._monitor = urlsplit(monitor)
+        self._body = json.dumps(wire.to_json(registration)).encode()
+        self._identity = registration.identity
+        self._lease_s = registration.lease_s
+        self._token = token
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        """Renew until asked to stop."""
+        wait, up = 0.0, True
+        while not self._stop_asked.wait(wait):
+            problem = self._call("POST", wire.PATH_REGISTER, self._body)
+            later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
+            wait = self._lease_s / 3 if problem is None else later
+            if up != (problem is None):
+                up = problem is None
+                _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
+
+    def stop(self) -> None:
+        """Stop renewing and give the lease back."""
+        self._stop_asked.set()
+        query = urlencode({"incarnation": self._identity.incarnation})
+        rank = quote(self._identity.rank, safe="")
+        self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)
+
+    def _call(self, method: str, path: str, body: bytes | None) -> str | None:
+        """None when it went well, else what was wrong."""
+        secure = self._monitor.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            connection = kind(self._monitor.netloc, timeout=_TIMEOUT_S)
+            try:
+                connection.request(method, self._monitor.path.rstrip("/") + path, body, headers)
+                status = connection.getresponse().status
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            return repr(exc)
+        return None if status == http.HTTPStatus.OK else f"HTTP {status}"

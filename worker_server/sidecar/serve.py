@@ -1,0 +1,148 @@
+"""The life of a sidecar: open the page, listen, register, watch, linger, clean up."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import waitress.server
+
+from worker_server import run_dir, wire
+from worker_server.environment import SettingError, Settings
+from worker_server.page.layout import PageError
+from worker_server.page.reader import PageReader
+from worker_server.sidecar.app import make_app
+from worker_server.sidecar.black_box import BlackBox
+from worker_server.sidecar.control_plane import ControlPlane
+from worker_server.sidecar.evict import Eviction, evict
+from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.process import GoneError, PidfdProcess
+from worker_server.sidecar.registration import LEASE_S, Registrar
+from worker_server.sidecar.stacks import Stacks
+
+_TICK_S = 1.0
+_CLOSED_LINGER_S = 5.0
+"""A rank that said that its work is over leaves no evidence worth more than this."""
+_THREADS = 6
+_CONNECTIONS = 64
+_REQUEST_BYTES = 1024 * 1024
+_log = logging.getLogger("worker_server.sidecar")
+
+
+def serve(page_path: Path) -> int:
+    """Serve the rank of this page until it is dead and the linger time is over."""
+    files = run_dir.RankFiles(page_path)
+    _log_to(files.log)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the rank; we outlive it
+    try:
+        page = PageReader(page_path)
+        settings = Settings.from_environ(os.environ, page.identity.group_rank)
+        process = PidfdProcess(page.identity.pid, page.start_ticks)
+    except (PageError, SettingError, GoneError, OSError) as exc:
+        _log.error("cannot start: %s", exc)
+        return 1
+    box = BlackBox(page, process, ControlPlane(files.socket), Stacks(page.identity.pid))
+    try:
+        _serve(box, process, files, settings)
+    finally:
+        files.remove()
+        _log.info("gone")
+    return 0
+
+
+def _serve(
+    box: BlackBox, process: PidfdProcess, files: run_dir.RankFiles, settings: Settings
+) -> None:
+    linger = _Linger(process, box, settings.linger_s)
+
+    def evict_rank(grace_s: float) -> Eviction:
+        return evict(process, box.process(), grace_s)
+
+    url = ""
+    app = make_app(box, evict_rank, settings.token, make_registry(box.state, lambda: url))
+    server = _listen(app, settings)
+    url = f"http://{_reachable_host(settings)}:{server.effective_port}"
+    threading.Thread(target=server.run, name="http", daemon=True).start()
+    files.write_endpoint(
+        {
+            "rank": box.identity.rank,
+            "url": url,
+            "pid": box.identity.pid,
+            "incarnation": box.identity.incarnation,
+            "sidecar_pid": os.getpid(),
+            "sidecar_ticks": run_dir.start_ticks(os.getpid()),
+        }
+    )
+    _log.info("rank %s (pid %d) at %s", box.identity.rank, box.identity.pid, url)
+    registrar = None
+    if settings.monitor is not None:
+        registration = wire.Registration(box.identity, url, LEASE_S)
+        registrar = Registrar(settings.monitor, registration, settings.token)
+        registrar.start()
+    run_dir.sweep(files.page.parent)
+    linger.watch()
+    if registrar is not None:
+        registrar.stop()
+
+
+class _Linger:
+    """Waits for the rank's death, then for the time that its endpoints go on answering."""
+
+    def __init__(self, process: PidfdProcess, box: BlackBox, linger_s: float) -> None:
+        self._process = process
+        self._box = box
+        self._linger_s = linger_s
+
+    def watch(self) -> None:
+        while not self._process.wait_death(_TICK_S):
+            try:
+                self._box.tick()
+            except Exception:  # noqa: BLE001  one failed look must not end the black box
+                _log.exception("keeping the black box failed")
+        closed = self._box.closed
+        _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
+        threading.Event().wait(min(self._linger_s, _CLOSED_LINGER_S) if closed else self._linger_s)
+
+
+def _listen(app: Any, settings: Settings) -> Any:
+    options = {
+        "host": settings.bind, "threads": _THREADS, "connection_limit": _CONNECTIONS,
+        "max_request_body_size": _REQUEST_BYTES, "ident": None,
+        "clear_untrusted_proxy_headers": True,
+    }  # fmt: skip
+    try:
+        return waitress.server.create_server(app, port=settings.port, **options)
+    except OSError as exc:
+        if not settings.port:
+            raise
+        _log.warning("port %d: %s; taking any", settings.port, exc.strerror)
+        return waitress.server.create_server(app, port=0, **options)
+
+
+def _reachable_host(settings: Settings) -> str:
+    """A name for the URL: the bind address, or for a wildcard the address towards the monitor."""
+    if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
+        return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
+    target = urlsplit(settings.monitor).hostname if settings.monitor else None
+    if target is None:
+        return socket.gethostname()
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((target, 9))  # picks a route, sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=64 * 1024, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("waitress").setLevel(logging.ERROR)  # "task queue depth" is not news
