@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import requests
 
@@ -54,15 +54,18 @@ def ask_monitor(url: str, group: str) -> Callable[[str], Admission]:
                 timeout=_TIMEOUT_S,
             )
             response.raise_for_status()
-            answer = response.json()
-            admit, reason = answer["admit"], str(answer.get("reason", ""))
-            if not isinstance(admit, bool):
-                raise TypeError(f"'admit' is {admit!r}")
+            return _read(response.json())
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             return Away(f"{type(error).__name__}: {error}")
-        return Admitted(reason) if admit else Refused(reason)
 
     return ask
+
+
+def _read(answer: Any) -> Admission:
+    admit, reason = answer["admit"], str(answer.get("reason", ""))
+    if not isinstance(admit, bool):
+        raise TypeError(f"'admit' is {admit!r}")
+    return Admitted(reason) if admit else Refused(reason)
 
 
 def admit_all(host: str) -> Admission:
