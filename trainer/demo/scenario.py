@@ -179,7 +179,7 @@ def _read_incidents(report: FaultReport, incidents: list[dict[str, Any]]) -> Non
     if report.to_evict_asked is not None:
         report.evicted_group = report.culprit_group
     holds = [item for item in incident.get("decisions", []) if item["action"] == "hold"]
-    report.held = f"{holds[-1]['guard']}: {holds[-1]['reason']}" if holds else None
+    report.held = f"{holds[0]['guard']}: {holds[0]['reason']}" if holds else None
 
 
 def _read_supervisors(

@@ -124,9 +124,9 @@ def timeline(report: FaultReport) -> Table:
         (report.to_survivor_commit, "survivors' first commit"),
         (report.to_rejoined, f"{report.target_group} back and healed, on {report.rejoined_host}"),
     ]
-    for seconds, text in rows:
-        if seconds is not None:
-            table.add_row(f"+{seconds:.1f} s", Text(text))
+    happened = [(seconds, text) for seconds, text in rows if seconds is not None]
+    for seconds, text in sorted(happened, key=lambda row: row[0]):
+        table.add_row(f"+{seconds:.1f} s", Text(text))
     if report.held and report.evicted_group is None:
         table.add_row("held", Text(report.held))
     for problem in report.problems:
