@@ -53,7 +53,7 @@ def _attach() -> Reporter:
     environ = os.environ
     folder = run_dir_from(environ)
     run_dir.prepare(folder)
-    identity = identity_from(environ, os.getpid(), os.urandom(6).hex())
+    identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
     Settings.from_environ(environ, identity.group_rank)  # a bad setting is better said here
     files = run_dir.RankFiles.of(folder, identity.rank, identity.incarnation)
     ticks = run_dir.start_ticks(os.getpid())

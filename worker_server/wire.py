@@ -216,13 +216,18 @@ def to_json(value: StateReport | FlightRecord | Registration) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; what is None is left out.
 
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
-    `[name, size, enqueued, completed, op, age_s]`, ages to a tenth of a millisecond, and flags
-    that have their usual value are left out. Other answers carry microseconds.
+    `[name, size, enqueued, unfinished, op, age_s]`, durations are cut to milliseconds (in
+    heads to ten of them), and flags that have their usual value are left out. Other answers
+    carry microseconds.
     """
     if not isinstance(value, StateReport):
         return {"schema": SCHEMA, **_plain(asdict(value), 6)}
-    plain = _plain(asdict(value), 4)
-    plain["heads"] = [list(row.values()) for row in plain["heads"]]
+    plain = _plain(asdict(value), 3)
+    plain["heads"] = [
+        [head.name, head.size, head.enqueued, head.enqueued - head.completed, head.op,
+         round(head.age_s, 2)]
+        for head in value.heads
+    ]  # fmt: skip
     if value.step is not None:
         step = plain["step"]
         for key, usual in _USUAL.items():
@@ -247,7 +252,7 @@ def _plain(value: Any, digits: int) -> Any:
 # -- parsing: every value that came over a network passes through here ----------------------
 
 _MISSING: Final = object()
-_HEAD_KEYS: Final = ("name", "size", "enqueued", "completed", "op", "age_s")
+_HEAD_KEYS: Final = ("name", "size", "enqueued", "unfinished", "op", "age_s")
 
 
 def _get(data: Any, key: str, kinds: tuple[type, ...], default: Any = _MISSING) -> Any:
@@ -351,11 +356,12 @@ def _parse_head(row: Any) -> GroupHead:
     if not isinstance(row, list | tuple) or len(row) < len(_HEAD_KEYS):
         raise WireError(f"a head is not a row of {len(_HEAD_KEYS)} values")
     data = dict(zip(_HEAD_KEYS, row, strict=False))
+    enqueued = _int(data, "enqueued")
     return GroupHead(
         name=_str(data, "name"),
         size=_int(data, "size"),
-        enqueued=_int(data, "enqueued"),
-        completed=_int(data, "completed"),
+        enqueued=enqueued,
+        completed=enqueued - _int(data, "unfinished"),
         op=_str(data, "op"),
         age_s=_seconds(data, "age_s"),
     )

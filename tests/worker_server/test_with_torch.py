@@ -55,6 +55,8 @@ def exit_codes(tmp_path_factory):
 @pytest.mark.parametrize("ending", EXPECTED)
 def test_the_exit_code_of_a_rank_is_unchanged(exit_codes, ending, way):
     assert exit_codes[f"{ending}/{way}"] == EXPECTED[ending]
+    if way == "hammered":
+        assert exit_codes[f"{ending}/answers"] > 0
 
 
 class GlooRanks:

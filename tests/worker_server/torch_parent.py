@@ -56,7 +56,7 @@ def run_child(ending, attached, hammered):
             os.abort()
 
 
-def hammer(name, done):
+def hammer(name, done, answers):
     """Ask the control plane of that rank again and again, until it is gone."""
     from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
 
@@ -65,6 +65,7 @@ def hammer(name, done):
         for path in folder.glob(f"{name}.0-*.sock"):
             try:
                 ControlPlane(path).flight_record(0.5)
+                answers.append(1)
             except ControlPlaneError:
                 time.sleep(0.002)
         time.sleep(0.001)
@@ -77,9 +78,9 @@ def exits():
         pid = os.fork()
         if not pid:
             return lambda: run_child(ending, attached, hammered)
-        done = threading.Event()
+        done, answers = threading.Event(), []
         name = f"{ending}-{attached}-{hammered}"
-        asking = threading.Thread(target=hammer, args=(name, done))
+        asking = threading.Thread(target=hammer, args=(name, done, answers))
         if hammered:
             asking.start()
         deadline = time.monotonic() + 30
@@ -95,6 +96,8 @@ def exits():
         if hammered:
             asking.join()
         code = None if status is None else os.waitstatus_to_exitcode(status)
+        if hammered:
+            answer[f"{ending}/answers"] = len(answers)
         answer[f"{ending}/{'hammered' if hammered else 'attached' if attached else 'plain'}"] = code
     print(json.dumps(answer))
     return lambda: None
