@@ -273,7 +273,9 @@ class _Recorder:
             return
         self._on = False
         with contextlib.suppress(Warning):  # a filter may turn it into an error
-            warnings.warn(f"lightkeeper lost the collectives: {why!r}", RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"lightkeeper lost the collectives: {why!r}", RuntimeWarning, stacklevel=4
+            )
 
     def enter(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry | None:
         """Write the entry; None when this call is not recorded."""
@@ -333,7 +335,9 @@ class _Recorder:
         members = tuple(c10d._world.pg_group_ranks.get(group, ()))
         world = dist.GroupMember.WORLD
         name = "default" if group is world else _group_name(group)
-        return self.page.group_row(name, group.size(), tuple(sorted(members)))
+        # a group of torchft's waits for the quorum when it is asked for its size
+        size = len(members) or (group.size() if type(group) is dist.ProcessGroup else 0)
+        return self.page.group_row(name, size, tuple(sorted(members)))
 
     # -- what ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ SCHEMA: Final = 1
 PATH_STATE: Final = "/v1/state"
 PATH_FLIGHT_RECORDER: Final = "/v1/flight_recorder"
 PATH_STACKS: Final = "/v1/stacks"
+PATH_WAIT_COUNTERS: Final = "/v1/wait_counters"
 PATH_EVICT: Final = "/v1/evict"
 PATH_HEALTHZ: Final = "/healthz"
 PATH_METRICS: Final = "/metrics"
@@ -282,13 +283,24 @@ def _bool(data: Any, key: str, default: Any = _MISSING) -> Any:
     return _get(data, key, (bool,), default)
 
 
-def _seconds(data: Any, key: str, default: Any = _MISSING) -> Any:
+def _float(data: Any, key: str, default: Any = _MISSING) -> Any:
     value = _get(data, key, (float, int), default)
     if value is default:
         return value
-    if not math.isfinite(value) or value < 0:
+    try:
+        number = float(value)
+    except OverflowError as exc:
+        raise WireError(f"{key!r} is a number of more than 300 digits") from exc
+    if not math.isfinite(number):
+        raise WireError(f"{key!r} is {number}, expected a finite number")
+    return number
+
+
+def _seconds(data: Any, key: str, default: Any = _MISSING) -> Any:
+    value = _float(data, key, default)
+    if value is not default and value < 0:
         raise WireError(f"{key!r} is {value}, expected seconds >= 0")
-    return float(value)
+    return value
 
 
 def _check_schema(data: Any) -> None:
@@ -330,7 +342,6 @@ def _parse_process(data: Any) -> Process:
 
 def _parse_step(data: Any) -> StepState:
     seconds = _get(data, "seconds", (Mapping,), {})
-    loss = _get(data, "loss", (float, int), None)
     replica_id = _str(data, "replica_id", None)
     return StepState(
         step=_int(data, "step"),
@@ -345,7 +356,7 @@ def _parse_step(data: Any) -> StepState:
         participants=_int(data, "participants", None),
         healing=_bool(data, "healing", False),
         errored=_bool(data, "errored", False),
-        loss=None if loss is None else float(loss),
+        loss=_float(data, "loss", None),
         loss_finite=_bool(data, "loss_finite", True),
         tokens=_int(data, "tokens", 0),
         seconds={str(name): _seconds(seconds, name) for name in seconds},

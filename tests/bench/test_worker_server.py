@@ -1,4 +1,4 @@
-"""What the WorkerServer costs: `LIGHTKEEPER_BENCH=1 pytest -s tests/bench/test_worker_server.py`."""
+"""What the WorkerServer costs. Run with LIGHTKEEPER_BENCH=1 and `pytest -s`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,7 +83,10 @@ def test_a_recorded_collective(page):
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
         x = torch.ones(1000)
-        nothing = lambda tensor, op=None, group=None, async_op=False: None
+
+        def nothing(tensor, op=None, group=None, async_op=False):
+            return None
+
         recorded = collectives._wrap(collectives._OPS[0], nothing)
         bare = show("an empty function", per_call_us(lambda: nothing(x)))
         show("the same, recorded as all_reduce", per_call_us(lambda: recorded(x)))
@@ -101,8 +105,8 @@ def test_reading_the_page(page, tmp_path):
     for _ in range(1024):
         page.leave(row, *page.enter(row, 2, 3, 4, 0, 1, 1, 5, False, b"1000>1000"))
     page.change_phase(1)
-    show("step state + heads, read",
-         per_call_us(lambda: (reader.step_state(10**15), reader.heads(10**15)), 50, 20))  # fmt: skip
+    state = per_call_us(lambda: (reader.step_state(10**15), reader.heads(10**15)), 50, 20)
+    show("step state + heads, read", state)
     show("whole ring, read", per_call_us(lambda: reader.ring(10**15), 10, 1))
 
 
@@ -128,8 +132,8 @@ def test_state_latency(start_rank, health):  # noqa: F811
         time.sleep(0.005)
     show(f"/v1/state, {health}", samples, "ms")
     print(f"bytes: {len(text)}; {json.dumps(json.loads(text)['process'])}")
-    fields = open(f"/proc/{rank.endpoint['sidecar_pid']}/status").read().split("VmRSS:")[1].split()
-    print(f"sidecar RSS: {int(fields[0]) / 1024:.1f} MiB")
+    status = Path(f"/proc/{rank.endpoint['sidecar_pid']}/status").read_text()
+    print(f"sidecar RSS: {int(status.split('VmRSS:')[1].split()[0]) / 1024:.1f} MiB")
 
 
 def test_idle_cost_of_the_sidecar(start_rank):  # noqa: F811
@@ -138,7 +142,7 @@ def test_idle_cost_of_the_sidecar(start_rank):  # noqa: F811
     pid = rank.endpoint["sidecar_pid"]
 
     def ticks():
-        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
     begin = ticks()

@@ -136,7 +136,9 @@ def test_the_last_stacks_outlive_the_rank(bench):
 
 
 def test_without_py_spy_the_answer_says_what_is_missing_and_what_there_is_instead():
-    with pytest.raises(StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\].*Without it: "):
+    with pytest.raises(
+        StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\].*Without it: "
+    ):
         Stacks(7, find=lambda: None).take(stopped=False)
 
 
@@ -144,7 +146,7 @@ def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try running again' >&2\nexit 1\n")
     tool.chmod(0o755)
-    with pytest.raises(StacksError, match="Permission Denied.*CAP_SYS_PTRACE.*Without it: "):
+    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE.*Without it: "):
         Stacks(7, find=lambda: str(tool)).take(stopped=False)
 
 
@@ -165,10 +167,14 @@ def test_metrics_tell_the_rank_and_leave_out_what_is_unknown(page, bench):
         f"lightkeeper_rank_loss{{{labels}}} 5.0",
         f"lightkeeper_rank_quorum_id{{{labels}}} 5.0",
         f"lightkeeper_rank_participants{{{labels}}} 5.0",
-        'lightkeeper_rank_collective_enqueued{job_id="job",process_group="tp",rank="0",'
-        'replica_group="rg_1"} 1.0',
-        'lightkeeper_rank_collective_completed{job_id="job",process_group="tp",rank="0",'
-        'replica_group="rg_1"} 1.0',
+        (
+            'lightkeeper_rank_collective_enqueued{job_id="job",process_group="tp",rank="0",'
+            'replica_group="rg_1"} 1.0'
+        ),
+        (
+            'lightkeeper_rank_collective_completed{job_id="job",process_group="tp",rank="0",'
+            'replica_group="rg_1"} 1.0'
+        ),
     ):
         assert line in text
     assert 'lightkeeper_rank_phase_seconds_total{job_id="job",phase="data"' in text

@@ -48,7 +48,8 @@ def t(*shape):
 
 
 CALLS = {
-    "all_reduce": (lambda: dist.all_reduce(t(4), op=dist.ReduceOp.MAX), ((4,),), ((4,),), "MAX", None),
+    "all_reduce": (
+        lambda: dist.all_reduce(t(4), op=dist.ReduceOp.MAX), ((4,),), ((4,),), "MAX", None),
     "broadcast": (lambda: dist.broadcast(t(4), 0), ((4,),), ((4,),), None, 0),
     "reduce": (lambda: dist.reduce(t(4), group_dst=0), ((4,),), ((4,),), "SUM", 0),
     "all_gather": (lambda: dist.all_gather([t(4)], t(4)), ((4,),), ((4,),), None, None),
@@ -60,7 +61,7 @@ CALLS = {
     "all_to_all_single": (lambda: dist.all_to_all_single(t(4), t(4)), ((4,),), ((4,),), None, None),
     "gather": (lambda: dist.gather(t(4), [t(4)], dst=0), ((4,),), ((4,),), None, 0),
     "scatter": (lambda: dist.scatter(t(4), [t(4)], src=0), ((4,),), ((4,),), None, 0),
-    "barrier": (lambda: dist.barrier(), (), (), None, None),
+    "barrier": (lambda: dist.barrier(), (), (), None, None),  # noqa: PLW0108
 }  # fmt: skip
 
 
@@ -172,7 +173,9 @@ def test_the_argument_table_agrees_with_torch(op):
     assert op.reduces == ("op" in names)
 
 
-def test_a_failure_inside_the_recording_never_reaches_the_caller(reporter, ring, world, monkeypatch):
+def test_a_failure_inside_the_recording_never_reaches_the_caller(
+    reporter, ring, world, monkeypatch
+):
     monkeypatch.setattr(reporter.page, "enter", lambda *a: 1 / 0)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         dist.all_reduce(t(4))

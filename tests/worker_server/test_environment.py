@@ -36,7 +36,7 @@ def test_the_replica_group_id_stands_in_for_the_name():
     ids=str,
 )
 def test_a_rank_that_makes_no_sense_is_refused(environ):
-    with pytest.raises(SettingError, match="RANK|WORLD_SIZE"):
+    with pytest.raises(SettingError, match=r"RANK|WORLD_SIZE"):
         who(**environ)
 
 

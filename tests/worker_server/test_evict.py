@@ -35,23 +35,27 @@ def view(state="S", beat=0.5, alive=True):
     return wire.Process(alive=alive, state=state, interpreter_age_s=beat)
 
 
+TERM, KILL = "SIGTERM", "SIGKILL"
+
+
 @pytest.mark.parametrize(
-    ("rank", "seen", "expected"),
+    ("dies_of", "seen", "signalled", "gone"),
     [
-        pytest.param(FakeRank("SIGTERM"), view(), Eviction(("SIGTERM",), True), id="listens"),
-        pytest.param(FakeRank("SIGKILL"), view(), Eviction(("SIGTERM", "SIGKILL"), True), id="deaf"),
-        pytest.param(FakeRank("SIGKILL"), view("T"), Eviction(("SIGKILL",), True), id="stopped"),
-        pytest.param(FakeRank("SIGKILL"), view("t"), Eviction(("SIGKILL",), True), id="traced"),
-        pytest.param(FakeRank("SIGKILL"), view(beat=3.1), Eviction(("SIGKILL",), True), id="no beat"),
-        pytest.param(FakeRank("SIGTERM"), view(beat=2.9), Eviction(("SIGTERM",), True), id="late"),
-        pytest.param(FakeRank("SIGTERM"), view(beat=None), Eviction(("SIGTERM",), True), id="unknown"),
-        pytest.param(FakeRank(), view("D"), Eviction(("SIGTERM", "SIGKILL"), False), id="in the kernel"),
-        pytest.param(FakeRank(), view(alive=False), Eviction((), True), id="dead before"),
+        pytest.param(TERM, view(), (TERM,), True, id="listens"),
+        pytest.param(KILL, view(), (TERM, KILL), True, id="ignores sigterm"),
+        pytest.param(KILL, view("T"), (KILL,), True, id="stopped"),
+        pytest.param(KILL, view("t"), (KILL,), True, id="traced"),
+        pytest.param(KILL, view(beat=3.1), (KILL,), True, id="no beat"),
+        pytest.param(TERM, view(beat=2.9), (TERM,), True, id="late beat"),
+        pytest.param(TERM, view(beat=None), (TERM,), True, id="beat unknown"),
+        pytest.param("", view("D"), (TERM, KILL), False, id="in the kernel"),
+        pytest.param("", view(alive=False), (), True, id="dead before"),
     ],
-)  # fmt: skip
-def test_signals(rank, seen, expected):
-    assert evict(rank, seen, 2.0) == expected
-    assert tuple(rank.sent) == expected.signalled
+)
+def test_signals(dies_of, seen, signalled, gone):
+    rank = FakeRank(dies_of)
+    assert evict(rank, seen, 2.0) == Eviction(signalled, gone)
+    assert tuple(rank.sent) == signalled
 
 
 def test_the_grace_is_waited_for_between_the_two():

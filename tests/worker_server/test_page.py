@@ -138,7 +138,7 @@ def test_a_torn_ring_slot_is_left_out(page, reader):
 
 def test_a_collective_is_inside_until_it_is_left_and_carries_its_error(page, reader):
     row = page.group_row("default", 2, (0, 1))
-    first, second = enter(page, row), enter(page, row, "barrier", shapes=b"")
+    first, _second = enter(page, row), enter(page, row, "barrier", shapes=b"")
     page.leave(row, *first, page.intern("RuntimeError: no", is_error=True))
     one, two = reader.ring(NOW)[0]
     assert (one.op, one.error, one.exit_age_s is None) == ("all_reduce", "RuntimeError: no", False)

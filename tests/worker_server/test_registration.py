@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tests.worker_server.ranks import eventually
+from tests.worker_server.ranks import TOKEN, eventually
 from tests.worker_server.test_page import identity
 from worker_server import wire
 from worker_server.sidecar.registration import Registrar
@@ -26,7 +26,7 @@ class FakeMonitor:
                 self.send_header("Location", "http://127.0.0.1:1/elsewhere")
                 self.end_headers()
 
-            do_DELETE = do_POST
+            do_DELETE = do_POST  # noqa: N815
 
             def log_message(self, *args):
                 pass
@@ -92,3 +92,22 @@ def test_a_redirect_is_not_followed_with_the_token():
         lease.stop()
         lease.join(5)
         sly.close()
+
+
+@pytest.mark.integration
+def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(start_rank, monitor):
+    rank = start_rank("steps", LIGHTKEEPER_MONITOR=monitor.url)
+    rank.says("ready")
+    eventually(lambda: monitor.calls, "the sidecar registers")
+    method, path, token, body = monitor.calls[0]
+    assert (method, path, token) == ("POST", "/v1/register", f"Bearer {TOKEN}")
+    assert wire.parse_registration(json.loads(body)).url == rank.endpoint["url"]
+
+    done = start_rank("finish", LIGHTKEEPER_MONITOR=monitor.url, REPLICA_GROUP="rg_2")
+    done.says("ready")
+    assert done.process.wait(10) == 0
+    eventually(
+        lambda: any(call[1].startswith("/v1/register/rg_2.0?") for call in monitor.calls),
+        "the finished rank's lease is given back before the linger is over",
+        within_s=4,
+    )

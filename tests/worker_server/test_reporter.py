@@ -123,12 +123,16 @@ def test_an_internal_failure_warns_once_and_training_goes_on(reporter, page):
     reporter.begin_step(0)
     page._words = None  # whatever breaks inside
     with pytest.warns(RuntimeWarning, match="lightkeeper stopped reporting") as seen:
-        with reporter.phase("data"):
-            reporter.begin_step(1)
-        reporter.end_step(1, committed=True)
-        with reporter.phase("forward"):
-            pass
+        train_on(reporter)
     assert len(seen) == 1
+
+
+def train_on(reporter):
+    with reporter.phase("data"):
+        reporter.begin_step(1)
+    reporter.end_step(1, committed=True)
+    with reporter.phase("forward"):
+        pass
 
 
 def test_a_loss_that_is_no_number_does_not_reach_training(reporter):

@@ -23,7 +23,9 @@ COUNTS = st.integers(0, 2**53)
 
 @st.composite
 def states(draw):
-    maybe = lambda strategy: draw(st.none() | strategy)
+    def maybe(strategy):
+        return draw(st.none() | strategy)
+
     step = wire.StepState(
         step=draw(COUNTS), attempt=draw(COUNTS), progress=draw(COUNTS), phase=draw(st.text()),
         phase_age_s=draw(SECONDS), commits=draw(COUNTS), last_commit_age_s=maybe(SECONDS),
@@ -76,6 +78,15 @@ PARSERS = [wire.parse_state, wire.parse_flight_record, wire.parse_registration]
 def test_arbitrary_json_raises_the_one_error(parse, data):
     with pytest.raises(wire.WireError):
         parse(data)
+
+
+@pytest.mark.parametrize(
+    "number", [10**400, float("inf"), float("nan"), -1], ids=lambda n: str(n)[:4]
+)
+def test_an_age_that_is_no_age_is_refused(number):
+    answer = wire.to_json(wire.Registration(WHO, "http://h:1", 1.0))
+    with pytest.raises(wire.WireError, match="lease_s"):
+        wire.parse_registration({**answer, "lease_s": number})
 
 
 VALID = {

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import worker_server
 
-ENDINGS = ("normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt")
+ENDINGS = ("normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt", "forks")
 
 
 def run_child(ending, attached, hammered):
@@ -30,6 +30,8 @@ def run_child(ending, attached, hammered):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     reporter = worker_server.attach()
     assert type(reporter).__name__ == ("Reporter" if attached else "NullReporter")
+    if ending == "forks":
+        fork_and_wait()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     reporter.begin_step(0)
     with reporter.phase("communication"):
@@ -39,6 +41,20 @@ def run_child(ending, attached, hammered):
     reporter.end_step(0, committed=True)
     if hammered:
         time.sleep(0.3)  # requests are in flight when the end comes
+    end(ending)
+
+
+def fork_and_wait():
+    """As launchers and data loaders do. (With gloo up, sys.exit in a child hangs by itself.)"""
+    for leave in (os._exit, sys.exit):
+        child = os.fork()
+        if not child:
+            leave(5)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 5:
+            os._exit(99)
+
+
+def end(ending):
     match ending:
         case "normal":
             dist.destroy_process_group()
@@ -119,7 +135,9 @@ def gloo(ending):
 
 
 def gloo_rank(rank, port, ending):
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     reporter = worker_server.attach()
