@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from worker_server.torch_hook import when_torch
 _BEAT_S = 1.0
 _START_S = 0.1
 """Until the sidecar is up: its launcher wants to be reaped, and the sidecar to be let in."""
+_START_LIMIT_S = 60.0
 _PR_SET_PTRACER = 0x59616D61
 _attached: StepReporter | None = None
 
@@ -53,7 +55,7 @@ def _attach() -> Reporter:
     environ = os.environ
     folder = run_dir_from(environ)
     run_dir.prepare(folder)
-    identity = identity_from(environ, os.getpid(), os.urandom(6).hex())
+    identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
     Settings.from_environ(environ, identity.group_rank)  # a bad setting is better said here
     files = run_dir.RankFiles.of(folder, identity.rank, identity.incarnation)
     ticks = run_dir.start_ticks(os.getpid())
@@ -92,16 +94,17 @@ def _start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ = dict(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    return subprocess.Popen(
-        [sys.executable, "-m", "worker_server.sidecar", str(files.page)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=files.page.parent,
-        env=environ,
-        start_new_session=True,
-        close_fds=True,
-    )
+    with files.log.open("ab") as log:  # what goes wrong before it can log by itself
+        return subprocess.Popen(
+            [sys.executable, "-m", "worker_server.sidecar", str(files.page)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            cwd=files.page.parent,
+            env=environ,
+            start_new_session=True,
+            close_fds=True,
+        )
 
 
 class _UrlOf:
@@ -123,15 +126,17 @@ class _Beat(threading.Thread):
         self._page = page
         self._files = files
         self._launcher: subprocess.Popen[bytes] | None = launcher
-        self._admitted = False
+        self._started_s = time.monotonic()
+        self._settled = False
         self._over = threading.Event()
         atexit.register(self._over.set)
 
     def run(self) -> None:
-        while not self._over.wait(_BEAT_S if self._admitted else _START_S):
+        while not self._over.wait(_BEAT_S if self._settled else _START_S):
             self._page.beat()
-            self._reap()
-            self._admit()
+            if not self._settled:
+                self._reap()
+                self._admit()
 
     def _reap(self) -> None:
         """The launcher forks the sidecar and exits; leave no zombie of it."""
@@ -140,12 +145,13 @@ class _Beat(threading.Thread):
 
     def _admit(self) -> None:
         """Let the sidecar (and its py-spy) look into this process, where Yama forbids it."""
-        if self._admitted:
-            return
         pid = (self._files.read_endpoint() or {}).get("sidecar_pid")
-        if isinstance(pid, int):
+        if isinstance(pid, int) and self._launcher is None:
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
-            self._admitted = True
+            self._settled = True
+        elif time.monotonic() - self._started_s > _START_LIMIT_S:
+            _warn(f"lightkeeper's WorkerServer did not come up: see {self._files.log}")
+            self._settled = True
 
 
 def _forget(reporter: Reporter) -> None:

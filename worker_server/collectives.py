@@ -19,6 +19,7 @@ import functools
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -267,9 +268,14 @@ class _Recorder:
         self._on = True
 
     def disable(self, why: BaseException) -> None:
-        """Record nothing any more; the step reporter stops too and says why."""
+        """Record no collectives any more; steps are still reported."""
+        if not self._on:
+            return
         self._on = False
-        self._reporter.disable(why)
+        with contextlib.suppress(Warning):  # a filter may turn it into an error
+            warnings.warn(
+                f"lightkeeper lost the collectives: {why!r}", RuntimeWarning, stacklevel=4
+            )
 
     def enter(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry | None:
         """Write the entry; None when this call is not recorded."""
@@ -277,7 +283,6 @@ class _Recorder:
         if inside.depth or not self._on:
             return None
         try:
-            # the group is looked up first: a call without one fails, and enters nothing
             values = dict(zip(op.order, args, strict=False)) if args else {}
             if kwargs:
                 values.update(kwargs)
@@ -287,12 +292,16 @@ class _Recorder:
             is_async = op.name in _ALWAYS_ASYNC or bool(values.get("async_op"))
             sizes_in, dtype_in = _sizes(values, op.inputs)
             sizes_out, dtype_out = _sizes(values, op.outputs)
+            root = _root(op, values) if op.root else layout.NONE
+        except Exception:  # noqa: BLE001  wrong arguments: torch will tell the caller
+            return None
+        try:
             ticket, seq = self.page.enter(
                 row,
                 self._text(op.name),
                 self._text(dtype_in or dtype_out) if dtype_in or dtype_out else layout.NO_STRING,
                 self._reduce_op(values.get("op")) if op.reduces else layout.NO_STRING,
-                _root(op, values) if op.root else layout.NONE,
+                root,
                 self._reporter.step,
                 self._reporter.attempt,
                 self._site(),
@@ -326,7 +335,9 @@ class _Recorder:
         members = tuple(c10d._world.pg_group_ranks.get(group, ()))
         world = dist.GroupMember.WORLD
         name = "default" if group is world else _group_name(group)
-        return self.page.group_row(name, group.size(), tuple(sorted(members)))
+        # a group of torchft's waits for the quorum when it is asked for its size
+        size = len(members) or (group.size() if type(group) is dist.ProcessGroup else 0)
+        return self.page.group_row(name, size, tuple(sorted(members)))
 
     # -- what ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ SCHEMA: Final = 1
 PATH_STATE: Final = "/v1/state"
 PATH_FLIGHT_RECORDER: Final = "/v1/flight_recorder"
 PATH_STACKS: Final = "/v1/stacks"
+PATH_WAIT_COUNTERS: Final = "/v1/wait_counters"
 PATH_EVICT: Final = "/v1/evict"
 PATH_HEALTHZ: Final = "/healthz"
 PATH_METRICS: Final = "/metrics"
@@ -216,13 +217,18 @@ def to_json(value: StateReport | FlightRecord | Registration) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; what is None is left out.
 
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
-    `[name, size, enqueued, completed, op, age_s]`, ages to a tenth of a millisecond, and flags
-    that have their usual value are left out. Other answers carry microseconds.
+    `[name, size, enqueued, unfinished, op, age_s]`, durations are cut to milliseconds (in
+    heads to ten of them), and flags that have their usual value are left out. Other answers
+    carry microseconds.
     """
     if not isinstance(value, StateReport):
         return {"schema": SCHEMA, **_plain(asdict(value), 6)}
-    plain = _plain(asdict(value), 4)
-    plain["heads"] = [list(row.values()) for row in plain["heads"]]
+    plain = _plain(asdict(value), 3)
+    plain["heads"] = [
+        [head.name, head.size, head.enqueued, head.enqueued - head.completed, head.op,
+         round(head.age_s, 2)]
+        for head in value.heads
+    ]  # fmt: skip
     if value.step is not None:
         step = plain["step"]
         for key, usual in _USUAL.items():
@@ -247,7 +253,7 @@ def _plain(value: Any, digits: int) -> Any:
 # -- parsing: every value that came over a network passes through here ----------------------
 
 _MISSING: Final = object()
-_HEAD_KEYS: Final = ("name", "size", "enqueued", "completed", "op", "age_s")
+_HEAD_KEYS: Final = ("name", "size", "enqueued", "unfinished", "op", "age_s")
 
 
 def _get(data: Any, key: str, kinds: tuple[type, ...], default: Any = _MISSING) -> Any:
@@ -277,13 +283,24 @@ def _bool(data: Any, key: str, default: Any = _MISSING) -> Any:
     return _get(data, key, (bool,), default)
 
 
-def _seconds(data: Any, key: str, default: Any = _MISSING) -> Any:
+def _float(data: Any, key: str, default: Any = _MISSING) -> Any:
     value = _get(data, key, (float, int), default)
     if value is default:
         return value
-    if not math.isfinite(value) or value < 0:
+    try:
+        number = float(value)
+    except OverflowError as exc:
+        raise WireError(f"{key!r} is a number of more than 300 digits") from exc
+    if not math.isfinite(number):
+        raise WireError(f"{key!r} is {number}, expected a finite number")
+    return number
+
+
+def _seconds(data: Any, key: str, default: Any = _MISSING) -> Any:
+    value = _float(data, key, default)
+    if value is not default and value < 0:
         raise WireError(f"{key!r} is {value}, expected seconds >= 0")
-    return float(value)
+    return value
 
 
 def _check_schema(data: Any) -> None:
@@ -325,7 +342,6 @@ def _parse_process(data: Any) -> Process:
 
 def _parse_step(data: Any) -> StepState:
     seconds = _get(data, "seconds", (Mapping,), {})
-    loss = _get(data, "loss", (float, int), None)
     replica_id = _str(data, "replica_id", None)
     return StepState(
         step=_int(data, "step"),
@@ -340,7 +356,7 @@ def _parse_step(data: Any) -> StepState:
         participants=_int(data, "participants", None),
         healing=_bool(data, "healing", False),
         errored=_bool(data, "errored", False),
-        loss=None if loss is None else float(loss),
+        loss=_float(data, "loss", None),
         loss_finite=_bool(data, "loss_finite", True),
         tokens=_int(data, "tokens", 0),
         seconds={str(name): _seconds(seconds, name) for name in seconds},
@@ -351,11 +367,12 @@ def _parse_head(row: Any) -> GroupHead:
     if not isinstance(row, list | tuple) or len(row) < len(_HEAD_KEYS):
         raise WireError(f"a head is not a row of {len(_HEAD_KEYS)} values")
     data = dict(zip(_HEAD_KEYS, row, strict=False))
+    enqueued = _int(data, "enqueued")
     return GroupHead(
         name=_str(data, "name"),
         size=_int(data, "size"),
-        enqueued=_int(data, "enqueued"),
-        completed=_int(data, "completed"),
+        enqueued=enqueued,
+        completed=enqueued - _int(data, "unfinished"),
         op=_str(data, "op"),
         age_s=_seconds(data, "age_s"),
     )

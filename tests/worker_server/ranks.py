@@ -80,7 +80,11 @@ class RankUnderTest:
         raise AssertionError(f"the rank ended without saying {line!r}")
 
     def ask(
-        self, path: str, method: str = "GET", body: Any = None, headers: dict[str, str] | None = None
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: dict[str, str] | None = None,
     ) -> tuple[int, str]:
         address = urlsplit(self.endpoint["url"])
         connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)

@@ -93,8 +93,9 @@ def test_a_killed_rank_is_reported_dead_with_its_last_state_and_stacks(start_ran
     assert status == 200
     assert "before the rank died" in stacks
     assert not rank.record().alive
-    assert 'lightkeeper_rank_alive{job_id="job",rank="0",replica_group="rg_1"} 0.0' in (
-        rank.ask(wire.PATH_METRICS)[1]
+    assert (
+        'lightkeeper_rank_alive{job_id="job",rank="0",replica_group="rg_1"} 0.0'
+        in (rank.ask(wire.PATH_METRICS)[1])
     )
 
 
@@ -208,9 +209,7 @@ def test_the_next_sidecar_sweeps_what_a_dead_pair_left_behind(start_rank):
         ("POST", wire.PATH_EVICT, b"1" * 20_000, TOKEN, 413, "request entity too large"),
     ],
 )  # fmt: skip
-def test_a_bad_request_gets_one_line_of_json(
-    shared_rank, method, path, body, token, status, error
-):
+def test_a_bad_request_gets_one_line_of_json(shared_rank, method, path, body, token, status, error):
     headers = {} if token is None else {"Authorization": f"Bearer {token}".encode("latin-1")}
     answered, text = shared_rank.ask(path, method, body, headers)
     assert answered == status

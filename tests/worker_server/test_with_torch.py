@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.integration
 PARENT = Path(__file__).with_name("torch_parent.py")
 EXPECTED = {
     "normal": 0, "exception": 1, "sys_exit": 3, "os_exit": 7,
-    "sigterm": -signal.SIGTERM, "sigkill": -signal.SIGKILL, "sigabrt": -signal.SIGABRT,
+    "sigterm": -signal.SIGTERM, "sigkill": -signal.SIGKILL, "sigabrt": -signal.SIGABRT, "forks": 0,
 }  # fmt: skip
 
 
@@ -55,6 +56,8 @@ def exit_codes(tmp_path_factory):
 @pytest.mark.parametrize("ending", EXPECTED)
 def test_the_exit_code_of_a_rank_is_unchanged(exit_codes, ending, way):
     assert exit_codes[f"{ending}/{way}"] == EXPECTED[ending]
+    if way == "hammered":
+        assert exit_codes[f"{ending}/answers"] > 0
 
 
 class GlooRanks:
@@ -90,10 +93,8 @@ class GlooRanks:
 
     def end(self):
         for pid in self.pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.parent.communicate(timeout=20)
 
 
@@ -115,6 +116,8 @@ def test_a_rank_that_holds_the_gil_still_gives_its_ring_and_torchs_record(start_
     ranks.url(1)
     eventually(lambda: ranks.state(1).process.interpreter_age_s > 2, "rank 1 holds the GIL")
     culprit, victim = ranks.record(1), ranks.record(0)
+    counters = ranks.get(1, wire.PATH_WAIT_COUNTERS).json()
+    assert "pytorch.wait_counter.TCPStore__get" in counters
     assert culprit.members == {"default": (0, 1), "tp": (0, 1)}
     assert culprit.torch is not None
     assert len(culprit.torch["entries"]) >= 6

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import worker_server
 
-ENDINGS = ("normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt")
+ENDINGS = ("normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt", "forks")
 
 
 def run_child(ending, attached, hammered):
@@ -30,6 +30,8 @@ def run_child(ending, attached, hammered):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     reporter = worker_server.attach()
     assert type(reporter).__name__ == ("Reporter" if attached else "NullReporter")
+    if ending == "forks":
+        fork_and_wait()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     reporter.begin_step(0)
     with reporter.phase("communication"):
@@ -39,6 +41,20 @@ def run_child(ending, attached, hammered):
     reporter.end_step(0, committed=True)
     if hammered:
         time.sleep(0.3)  # requests are in flight when the end comes
+    end(ending)
+
+
+def fork_and_wait():
+    """As launchers and data loaders do. (With gloo up, sys.exit in a child hangs by itself.)"""
+    for leave in (os._exit, sys.exit):
+        child = os.fork()
+        if not child:
+            leave(5)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 5:
+            os._exit(99)
+
+
+def end(ending):
     match ending:
         case "normal":
             dist.destroy_process_group()
@@ -56,7 +72,7 @@ def run_child(ending, attached, hammered):
             os.abort()
 
 
-def hammer(name, done):
+def hammer(name, done, answers):
     """Ask the control plane of that rank again and again, until it is gone."""
     from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
 
@@ -65,6 +81,7 @@ def hammer(name, done):
         for path in folder.glob(f"{name}.0-*.sock"):
             try:
                 ControlPlane(path).flight_record(0.5)
+                answers.append(1)
             except ControlPlaneError:
                 time.sleep(0.002)
         time.sleep(0.001)
@@ -77,9 +94,9 @@ def exits():
         pid = os.fork()
         if not pid:
             return lambda: run_child(ending, attached, hammered)
-        done = threading.Event()
+        done, answers = threading.Event(), []
         name = f"{ending}-{attached}-{hammered}"
-        asking = threading.Thread(target=hammer, args=(name, done))
+        asking = threading.Thread(target=hammer, args=(name, done, answers))
         if hammered:
             asking.start()
         deadline = time.monotonic() + 30
@@ -95,6 +112,8 @@ def exits():
         if hammered:
             asking.join()
         code = None if status is None else os.waitstatus_to_exitcode(status)
+        if hammered:
+            answer[f"{ending}/answers"] = len(answers)
         answer[f"{ending}/{'hammered' if hammered else 'attached' if attached else 'plain'}"] = code
     print(json.dumps(answer))
     return lambda: None
@@ -116,7 +135,9 @@ def gloo(ending):
 
 
 def gloo_rank(rank, port, ending):
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     reporter = worker_server.attach()

@@ -193,10 +193,7 @@ class PageReader:
         heads = []
         for index in range(self._group_count()):
             name, _ = self._group(index)
-            offset = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
-            word = offset // layout.WORD
-            completed = self._words[word + 2]  # before `enqueued`, which is never behind it
-            size, enqueued, _, op, entered, left = self._words[word : word + 6]
+            size, enqueued, completed, op, entered, left = self._head(index)
             since = entered if enqueued > completed else max(entered, left)
             heads.append(
                 wire.GroupHead(
@@ -209,6 +206,18 @@ class PageReader:
                 )
             )
         return tuple(heads)
+
+    def _head(self, index: int) -> tuple[int, ...]:
+        offset = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
+        word = offset // layout.WORD
+
+        def read() -> tuple[int, ...] | None:
+            before = self._words[word + 1], self._words[word + 2]
+            row = tuple(self._words[word : word + 6])
+            after = self._words[word + 1], self._words[word + 2]
+            return row if before == after else None
+
+        return self._retry(read) or tuple(self._words[word : word + 6])
 
     def members(self) -> dict[str, tuple[int, ...]]:
         """Group ranks of the members of every process group that the rank could name."""

@@ -80,7 +80,7 @@ class PageWriter:
             os.posix_fallocate(fd, 0, layout.TOTAL_BYTES)
             page = cls(mmap.mmap(fd, layout.TOTAL_BYTES))
             page._start(blob, start_ticks)
-            os.link(draft, path)
+            draft.rename(path)
         finally:
             os.close(fd)
             with contextlib.suppress(OSError):

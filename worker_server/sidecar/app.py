@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from werkzeug.exceptions import HTTPException
 
 from worker_server import wire
+from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.evict import Eviction
 from worker_server.sidecar.stacks import StacksError
 
@@ -35,6 +36,9 @@ class Box(Protocol):
 
     def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
         """The record."""
+
+    def wait_counters(self) -> dict[str, Any]:
+        """Torch's wait counters."""
 
     def stacks(self, *, native: bool = False) -> str:
         """The stacks."""
@@ -77,6 +81,13 @@ def make_app(box: Box, evictor: Evictor, token: str | None, registry: CollectorR
             raise RefusalError(503, str(exc)) from exc
         except LookupError as exc:
             raise RefusalError(410, str(exc.args[0])) from exc
+
+    @app.get(wire.PATH_WAIT_COUNTERS)
+    def wait_counters() -> Response:
+        try:
+            return _json(box.wait_counters())
+        except ControlPlaneError as exc:
+            raise RefusalError(503, str(exc)) from exc
 
     @app.get(wire.PATH_METRICS)
     def metrics() -> Response:
@@ -166,6 +177,7 @@ It answers while the rank hangs, is stopped, or is dead.
 curl {base}{wire.PATH_STATE}                        step, phase, process, process groups
 curl {base}{wire.PATH_FLIGHT_RECORDER}              collectives (?active=1: unfinished)
 curl {base}{wire.PATH_STACKS}                       Python stacks by py-spy (?native=1)
+curl {base}{wire.PATH_WAIT_COUNTERS}                torch's wait counters
 curl {base}{wire.PATH_METRICS}                          Prometheus
 curl {base}{wire.PATH_HEALTHZ}
 curl -X POST {base}{wire.PATH_EVICT} -H "Authorization: Bearer $LIGHTKEEPER_TOKEN" \\

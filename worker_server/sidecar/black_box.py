@@ -29,6 +29,9 @@ class TorchRecords(Protocol):
     def flight_record(self, timeout_s: float = ...) -> dict[str, Any]:
         """Torch's record, or ControlPlaneError."""
 
+    def wait_counters(self, timeout_s: float = ...) -> dict[str, Any]:
+        """Torch's wait counters, or ControlPlaneError."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
@@ -109,6 +112,14 @@ class BlackBox:
             done = time.monotonic()
             self._torch_error = None
             self._kept = _Kept(record, done, done - started, entered)
+
+    def wait_counters(self) -> dict[str, Any]:
+        """Torch's wait counters, from the rank itself.
+
+        Raises:
+            ControlPlaneError: they cannot be had.
+        """
+        return self._torch.wait_counters()
 
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""

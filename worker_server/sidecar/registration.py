@@ -45,8 +45,11 @@ class Registrar(threading.Thread):
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
 
     def stop(self) -> None:
-        """Stop renewing and give the lease back."""
+        """Stop renewing and give the lease back; once."""
+        if self._stop_asked.is_set():
+            return
         self._stop_asked.set()
+        self.join(_TIMEOUT_S)  # a renewal on its way must not come after the return
         query = urlencode({"incarnation": self._identity.incarnation})
         rank = quote(self._identity.rank, safe="")
         self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)

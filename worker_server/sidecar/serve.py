@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -87,9 +88,9 @@ def _serve(
         registrar = Registrar(settings.monitor, registration, settings.token)
         registrar.start()
     run_dir.sweep(files.page.parent)
-    linger.watch()
-    if registrar is not None:
-        registrar.stop()
+    deregister = registrar.stop if registrar is not None else lambda: None
+    linger.watch(on_closed=deregister)
+    deregister()
 
 
 class _Linger:
@@ -100,13 +101,20 @@ class _Linger:
         self._box = box
         self._linger_s = linger_s
 
-    def watch(self) -> None:
+    def watch(self, on_closed: Callable[[], None]) -> None:
+        """Until the linger time is over; a rank that closed is not the monitor's business."""
+        told = False
         while not self._process.wait_death(_TICK_S):
             try:
                 self._box.tick()
             except Exception:  # noqa: BLE001  one failed look must not end the black box
                 _log.exception("keeping the black box failed")
+            if self._box.closed and not told:
+                told = True
+                on_closed()
         closed = self._box.closed
+        if closed and not told:
+            on_closed()
         _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
         threading.Event().wait(min(self._linger_s, _CLOSED_LINGER_S) if closed else self._linger_s)
 

@@ -1,0 +1,92 @@
+"""Attaching never raises, whatever the surroundings; and a late torch is noticed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.worker_server.ranks import ROOT
+from worker_server import run_dir as folders
+
+pytestmark = pytest.mark.integration
+
+
+def run(code, run_dir, **environ):
+    own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+             "LIGHTKEEPER_LINGER_S": "0", **environ},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+SAY = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"RANK": "x"}, {"LIGHTKEEPER_PORT_BASE": "x"}, {"LIGHTKEEPER_RUN_DIR": "/proc/nowhere"},
+     {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"}, {"REPLICA_GROUP": "g" * 5000}],
+    ids=lambda environ: next(iter(environ)),
+)  # fmt: skip
+def test_an_attach_that_fails_is_one_warning_and_a_reporter_that_does_nothing(run_dir, environ):
+    done = run(SAY, run_dir, **environ)
+    assert (done.returncode, done.stdout) == (0, "NullReporter\n")
+    assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
+
+
+def test_warnings_as_errors_do_not_reach_training(run_dir):
+    done = run(f"import warnings; warnings.simplefilter('error'); {SAY}", run_dir, RANK="x")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "NullReporter\n", "")
+
+
+def test_a_run_directory_that_others_may_enter_is_refused(tmp_path):
+    tmp_path.chmod(0o755)
+    assert "open to others" in run(SAY, tmp_path).stderr
+
+
+def test_it_can_be_switched_off(run_dir):
+    done = run(SAY, run_dir, LIGHTKEEPER="0")
+    assert (done.stdout, done.stderr) == ("NullReporter\n", "")
+    assert not list(run_dir.iterdir())
+
+
+def test_attaching_twice_gives_the_same_reporter(run_dir):
+    done = run("import worker_server as w; print(w.attach() is w.attach())", run_dir)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_importing_the_package_is_light(run_dir):
+    heavy = "[m for m in ('torch', 'flask', 'mmap', 'subprocess', 'ctypes') if m in sys.modules]"
+    done = run(f"import sys, worker_server, worker_server.wire; print({heavy})", run_dir)
+    assert done.stdout == "[]\n"
+
+
+def test_a_torch_imported_later_is_noticed_at_the_end_of_its_import(run_dir, tmp_path):
+    fake = tmp_path / "torch"
+    fake.mkdir()
+    (fake / "__init__.py").write_text("import torch.inner\nprint('torch is in')\n")
+    (fake / "inner.py").write_text("")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from worker_server.torch_hook import when_torch\n"
+        "when_torch(lambda: print('noticed'))\n"
+        "before = len(sys.meta_path)\n"
+        "import torch\n"
+        "print(torch.__spec__.name, len(sys.meta_path) - before)\n"
+    )
+    done = run(code, run_dir)
+    assert done.stdout == "torch is in\nnoticed\ntorch -1\n", done.stderr
+
+
+def test_the_endpoint_file_and_page_of_another_process_are_private(start_rank):
+    rank = start_rank("hang")
+    rank.says("ready")
+    assert rank.endpoint
+    for path in rank.run_dir.glob("*.page"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert folders.start_ticks(2**22 + 1) is None

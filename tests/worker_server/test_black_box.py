@@ -1,0 +1,188 @@
+"""What the black box keeps and when it asks, with fakes for torch and the process."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import generate_latest
+
+from tests.worker_server.test_page import enter, identity, write_step
+from worker_server import wire
+from worker_server.page.reader import PageReader
+from worker_server.page.writer import PageWriter
+from worker_server.sidecar.black_box import BlackBox
+from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.stacks import Stacks, StacksError
+
+
+class FakeProcess:
+    pid = 7
+
+    def __init__(self):
+        self.dead = False
+        self.state = "S"
+
+    def look(self, interpreter_age_s):
+        if self.dead:
+            return wire.Process(alive=False, state=None, dead_age_s=1.0)
+        return wire.Process(alive=True, state=self.state, interpreter_age_s=interpreter_age_s)
+
+    def wait_death(self, timeout_s):
+        return self.dead
+
+    def send(self, signum):
+        return not self.dead
+
+
+class FakeTorch:
+    def __init__(self):
+        self.asked = 0
+        self.error = None
+
+    def flight_record(self, timeout_s=2.0):
+        self.asked += 1
+        if self.error:
+            raise ControlPlaneError(self.error)
+        return {"entries": [self.asked]}
+
+
+class FakeStacks:
+    def __init__(self):
+        self.calls = []
+
+    def take(self, *, stopped, native=False):
+        self.calls.append((stopped, native))
+        return "main (train.py:1)\n"
+
+
+@pytest.fixture
+def page(tmp_path):
+    return PageWriter.create(tmp_path / "a.page", identity(), 1)
+
+
+class Bench:
+    def __init__(self, path):
+        self.process, self.torch, self.stacks = FakeProcess(), FakeTorch(), FakeStacks()
+        self.box = BlackBox(PageReader(path), self.process, self.torch, self.stacks)
+
+
+@pytest.fixture
+def bench(page, tmp_path):
+    return Bench(tmp_path / "a.page")
+
+
+def test_a_record_has_the_ring_and_torchs_part_side_by_side(page, bench):
+    enter(page, page.group_row("default", 2, (0, 1)))
+    record = bench.box.flight_record()
+    assert record.torch == {"entries": [1]}
+    assert [entry.op for entry in record.ring] == ["all_reduce"]
+    assert record.members == {"default": (0, 1)}
+
+
+def test_only_active_leaves_out_what_was_left(page, bench):
+    row = page.group_row("default", 2)
+    page.leave(row, *enter(page, row))
+    enter(page, row)
+    assert [entry.seq for entry in bench.box.flight_record(only_active=True).ring] == [2]
+
+
+def test_two_readers_within_a_second_cost_the_rank_one_record(bench):
+    bench.box.flight_record()
+    bench.box.flight_record()
+    assert bench.torch.asked == 1
+
+
+def test_after_death_the_last_record_of_torch_is_kept_and_nobody_is_asked(bench):
+    bench.box.flight_record()
+    bench.process.dead = True
+    record = bench.box.flight_record()
+    assert (record.alive, record.torch, bench.torch.asked) == (False, {"entries": [1]}, 1)
+    assert record.torch_age_s is not None
+
+
+def test_a_silent_control_plane_is_an_error_in_the_record_and_not_of_it(page, bench):
+    bench.torch.error = "fr_trace_json: no answer within 2 s"
+    enter(page, page.group_row("default", 2))
+    record = bench.box.flight_record()
+    assert (record.torch, record.torch_error) == (None, "fr_trace_json: no answer within 2 s")
+    assert len(record.ring) == 1
+
+
+def test_a_rank_without_collectives_is_never_asked_by_itself(bench):
+    bench.box.tick()
+    assert bench.torch.asked == 0
+
+
+def test_a_first_collective_makes_the_black_box_keep_a_record_and_then_wait(page, bench):
+    enter(page, page.group_row("default", 2))
+    bench.box.tick()
+    enter(page, page.group_row("default", 2))
+    bench.box.tick()
+    assert bench.torch.asked == 1
+
+
+def test_stacks_of_a_stopped_rank_are_taken_without_waiting_for_it(bench):
+    bench.process.state = "T"
+    bench.box.stacks(native=True)
+    bench.process.state = "S"
+    bench.box.stacks()
+    assert bench.stacks.calls == [(True, True), (False, False)]
+
+
+def test_the_last_stacks_outlive_the_rank(bench):
+    bench.box.stacks()
+    bench.process.dead = True
+    assert "before the rank died\nmain (train.py:1)" in bench.box.stacks()
+
+
+def test_without_py_spy_the_answer_says_what_is_missing_and_what_there_is_instead():
+    with pytest.raises(
+        StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\].*Without it: "
+    ):
+        Stacks(7, find=lambda: None).take(stopped=False)
+
+
+def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try running again' >&2\nexit 1\n")
+    tool.chmod(0o755)
+    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE.*Without it: "):
+        Stacks(7, find=lambda: str(tool)).take(stopped=False)
+
+
+def test_metrics_tell_the_rank_and_leave_out_what_is_unknown(page, bench):
+    write_step(page, 5)
+    page.change_phase(page.phase_id("data"))
+    page.change_phase(page.phase_id("forward"))
+    page.leave(row := page.group_row("tp", 2), *enter(page, row))
+    registry = make_registry(bench.box.state, lambda: "http://h:1")
+    text = generate_latest(registry).decode()
+    labels = 'job_id="job",rank="0",replica_group="rg_1"'
+    for line in (
+        f"lightkeeper_rank_alive{{{labels}}} 1.0",
+        f"lightkeeper_rank_step{{{labels}}} 5.0",
+        f"lightkeeper_rank_attempts_total{{{labels}}} 5.0",
+        f"lightkeeper_rank_commits_total{{{labels}}} 5.0",
+        f"lightkeeper_rank_tokens_total{{{labels}}} 5.0",
+        f"lightkeeper_rank_loss{{{labels}}} 5.0",
+        f"lightkeeper_rank_quorum_id{{{labels}}} 5.0",
+        f"lightkeeper_rank_participants{{{labels}}} 5.0",
+        (
+            'lightkeeper_rank_collective_enqueued{job_id="job",process_group="tp",rank="0",'
+            'replica_group="rg_1"} 1.0'
+        ),
+        (
+            'lightkeeper_rank_collective_completed{job_id="job",process_group="tp",rank="0",'
+            'replica_group="rg_1"} 1.0'
+        ),
+    ):
+        assert line in text
+    assert 'lightkeeper_rank_phase_seconds_total{job_id="job",phase="data"' in text
+    assert "lightkeeper_rank_last_commit_timestamp_seconds{" in text
+    assert 'replica_id="rg:x",url="http://h:1"' in text
+
+
+def test_metrics_of_a_rank_that_never_reported_have_no_step(bench):
+    text = generate_latest(make_registry(bench.box.state, lambda: "")).decode()
+    assert "lightkeeper_rank_alive" in text
+    assert "lightkeeper_rank_step" not in text

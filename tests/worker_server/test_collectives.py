@@ -1,0 +1,191 @@
+"""The ring of a rank alone in its world: what each call leaves behind, and what it must not do."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch.distributed import distributed_c10d as c10d  # noqa: E402
+
+from tests.worker_server.test_page import NOW, identity  # noqa: E402
+from worker_server import collectives  # noqa: E402
+from worker_server.page.reader import PageReader  # noqa: E402
+from worker_server.page.writer import PageWriter  # noqa: E402
+from worker_server.reporter import Reporter  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+@pytest.fixture
+def reporter(tmp_path):
+    page = PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1)
+    made = Reporter(page)
+    collectives.install(made)
+    made.begin_step(7)
+    yield made
+    collectives._stop()
+
+
+@pytest.fixture
+def ring(reporter, tmp_path):
+    reader = PageReader(tmp_path / "a.page")
+    return lambda: reader.ring(NOW)[0]
+
+
+@pytest.fixture
+def world():
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+def t(*shape):
+    return torch.ones(*shape)
+
+
+CALLS = {
+    "all_reduce": (
+        lambda: dist.all_reduce(t(4), op=dist.ReduceOp.MAX), ((4,),), ((4,),), "MAX", None),
+    "broadcast": (lambda: dist.broadcast(t(4), 0), ((4,),), ((4,),), None, 0),
+    "reduce": (lambda: dist.reduce(t(4), group_dst=0), ((4,),), ((4,),), "SUM", 0),
+    "all_gather": (lambda: dist.all_gather([t(4)], t(4)), ((4,),), ((4,),), None, None),
+    "all_gather_into_tensor": (
+        lambda: dist.all_gather_into_tensor(t(4), input_tensor=t(4)), ((4,),), ((4,),), None, None),
+    "reduce_scatter": (lambda: dist.reduce_scatter(t(4), [t(4)]), ((4,),), ((4,),), "SUM", None),
+    "reduce_scatter_tensor": (
+        lambda: dist.reduce_scatter_tensor(t(4), t(4)), ((4,),), ((4,),), "SUM", None),
+    "all_to_all_single": (lambda: dist.all_to_all_single(t(4), t(4)), ((4,),), ((4,),), None, None),
+    "gather": (lambda: dist.gather(t(4), [t(4)], dst=0), ((4,),), ((4,),), None, 0),
+    "scatter": (lambda: dist.scatter(t(4), [t(4)], src=0), ((4,),), ((4,),), None, 0),
+    "barrier": (lambda: dist.barrier(), (), (), None, None),  # noqa: PLW0108
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_collective_leaves_one_entry_with_all_that_matters(reporter, ring, world, op):
+    call, sizes_in, sizes_out, reduce_op, root = CALLS[op]
+    call()
+    (entry,) = ring()
+    assert (entry.group, entry.seq, entry.op) == ("default", 1, op)
+    assert (entry.sizes_in, entry.sizes_out) == (sizes_in, sizes_out)
+    assert (entry.reduce_op, entry.root) == (reduce_op, root)
+    assert entry.dtype == (None if op == "barrier" else "float32")
+    assert (entry.step, entry.attempt, entry.nth) == (7, 1, 0)
+    assert entry.site.startswith("worker_server/test_collectives.py:")
+    assert entry.exit_age_s is not None
+    assert entry.error is None
+    assert not entry.is_async
+
+
+def test_an_async_collective_is_inside_until_its_wait_returns(reporter, ring, world):
+    work = dist.all_reduce(t(4), async_op=True)
+    assert isinstance(work, dist.Work)
+    assert (ring()[0].exit_age_s, ring()[0].is_async) == (None, True)
+    work.wait()
+    assert ring()[0].exit_age_s is not None
+    assert work.is_completed()
+    assert work.get_future().wait() is not None
+
+
+def test_an_exception_passes_untouched_and_is_on_record(reporter, ring, world):
+    with pytest.raises(ValueError, match="both") as plain:
+        collectives._originals["broadcast"](t(4), src=0, group_src=0)
+    with pytest.raises(ValueError, match="both") as recorded:
+        dist.broadcast(t(4), src=0, group_src=0)
+    assert str(plain.value) == str(recorded.value)
+    (entry,) = ring()
+    assert entry.error == " ".join(f"ValueError: {recorded.value}".split())
+    assert entry.exit_age_s is not None
+
+
+def test_a_wrong_call_fails_as_torch_lets_it_fail(reporter, ring, world):
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        dist.all_reduce()
+    with pytest.raises(TypeError, match="nonsense"):
+        dist.all_reduce(t(1), nonsense=1)
+    with pytest.raises(TypeError):
+        dist.all_reduce("not a tensor")
+    dist.all_reduce(t(2))
+    assert ring()[-1].sizes_in == ((2,),)
+
+
+def test_a_call_before_init_fails_as_torch_lets_it_fail_and_leaves_no_entry(reporter, ring):
+    with pytest.raises(ValueError, match="init_process_group"):
+        dist.all_reduce(t(1))
+    assert ring() == ()
+
+
+def test_a_collective_made_of_others_is_one_entry(reporter, ring, world):
+    dist.monitored_barrier()
+    dist.all_gather_into_tensor(t(4), t(4))
+    assert [entry.op for entry in ring()] == ["monitored_barrier", "all_gather_into_tensor"]
+
+
+def test_groups_count_for_themselves_and_bear_their_description(reporter, ring, world):
+    tp = dist.new_group([0], group_desc="tp")
+    for group in (None, tp, dist.group.WORLD, tp):
+        dist.all_reduce(t(1), group=group)
+    seen = [(entry.group, entry.seq) for entry in ring() if entry.op == "all_reduce"]
+    assert seen == [("default", 1), ("tp", 1), ("default", 2), ("tp", 2)]
+
+
+def test_a_new_world_goes_on_counting_as_default(reporter, ring):
+    for _ in range(2):
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        dist.all_reduce(t(1))
+        dist.destroy_process_group()
+    assert [(entry.group, entry.seq) for entry in ring()] == [("default", 1), ("default", 2)]
+
+
+def test_point_to_point_ops_are_accepted_by_p2pop_whenever_they_were_imported(reporter, world):
+    for op in (dist.isend, c10d.irecv, collectives._originals["isend"]):
+        assert dist.P2POp(op, t(1), 0).op in (dist.isend, dist.irecv)
+
+
+def test_installing_again_wraps_nothing_twice(reporter):
+    before = dist.all_reduce
+    collectives.install(reporter)
+    assert dist.all_reduce is before
+    assert c10d.all_reduce is before
+
+
+@pytest.mark.parametrize("op", [op.name for op in collectives._OPS])
+def test_signatures_stay(reporter, op):
+    assert inspect.signature(getattr(dist, op, getattr(c10d, op))) == inspect.signature(
+        collectives._originals[op]
+    )
+    assert getattr(c10d, op).__name__ == op
+    assert pickle.loads(pickle.dumps(getattr(c10d, op))) is getattr(c10d, op)
+
+
+@pytest.mark.parametrize("op", collectives._OPS, ids=lambda op: op.name)
+def test_the_argument_table_agrees_with_torch(op):
+    collectives_of_torch = collectives._originals.get(op.name, getattr(c10d, op.name))
+    names = list(inspect.signature(collectives_of_torch).parameters)
+    assert list(op.order) == names[: len(op.order)]
+    known = {*op.inputs, *op.outputs}
+    assert known <= set(names)
+    assert op.root is None or {op.root, f"group_{op.root}"} <= set(names)
+    assert op.reduces == ("op" in names)
+
+
+def test_a_failure_inside_the_recording_never_reaches_the_caller(
+    reporter, ring, world, monkeypatch
+):
+    monkeypatch.setattr(reporter.page, "enter", lambda *a: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        dist.all_reduce(t(4))
+    x = t(4)
+    dist.all_reduce(x)
+    assert x.tolist() == [1, 1, 1, 1]
+    assert ring() == ()
+
+
+def test_after_the_attach_is_over_the_functions_are_torchs_own_again(reporter, ring, world):
+    collectives._stop()
+    dist.all_reduce(t(4))
+    assert ring() == ()

@@ -1,0 +1,301 @@
+"""The page: what is written is read, whole, whatever the writer is doing meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker_server.ranks import ROOT
+from worker_server import wire
+from worker_server.page import layout
+from worker_server.page.reader import PageReader
+from worker_server.page.writer import PageWriter
+
+NOW = 10**15
+"""Later than any real CLOCK_MONOTONIC, so that ages are positive."""
+
+
+def identity(**changes):
+    known = {
+        "job": "job", "group": wire.GroupName("rg_1"), "group_rank": 0, "world_size": 2,
+        "host": wire.Host("h"), "pid": os.getpid(), "incarnation": "abc",
+    }  # fmt: skip
+    return wire.Identity(**{**known, **changes})
+
+
+@pytest.fixture
+def page(tmp_path):
+    return PageWriter.create(tmp_path / "a.page", identity(), 42)
+
+
+@pytest.fixture
+def reader(page, tmp_path):
+    return PageReader(tmp_path / "a.page")
+
+
+def write_step(page, n, loss_kind=layout.LOSS_FINITE):
+    page.write_step(n, n, n, NOW - 1, n, n, False, True, page.intern("rg:x"), n, loss_kind, n)
+
+
+def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1):
+    op_id, site = page.intern(op), page.intern("a.py:1")
+    return page.enter(row, op_id, 0, 0, layout.NONE, 7, attempt, site, False, shapes)
+
+
+def test_identity_and_start_time_survive_the_round_trip(reader):
+    assert reader.identity == identity()
+    assert reader.start_ticks == 42
+    assert not reader.closed
+
+
+def test_a_fresh_page_has_no_step_no_groups_and_an_empty_ring(reader):
+    assert reader.step_state(NOW) is None
+    assert reader.heads(NOW) == ()
+    assert reader.ring(NOW) == ((), 0)
+
+
+def test_a_step_is_read_as_it_was_written(page, reader):
+    write_step(page, 5)
+    state = reader.step_state(NOW)
+    assert (state.step, state.attempt, state.commits, state.tokens) == (5, 5, 5, 5)
+    assert (state.quorum_id, state.participants, state.replica_id) == (5, 5, "rg:x")
+    assert (state.healing, state.errored, state.loss) == (False, True, 5.0)
+    assert state.last_commit_age_s == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "finite"),
+    [
+        pytest.param(layout.LOSS_ABSENT, None, True, id="none reported"),
+        pytest.param(layout.LOSS_NOT_FINITE, None, False, id="not finite"),
+    ],
+)
+def test_a_loss_that_is_not_there_and_one_that_is_not_finite_differ(
+    page, reader, kind, loss, finite
+):
+    write_step(page, 5, kind)
+    state = reader.step_state(NOW)
+    assert (state.loss, state.loss_finite) == (loss, finite)
+
+
+def test_absent_numbers_are_none_and_not_zero(page, reader):
+    none = layout.NONE
+    page.write_step(1, 1, 0, none, none, none, False, False, 0, 0, layout.LOSS_ABSENT, 0.0)
+    state = reader.step_state(NOW)
+    assert state.last_commit_age_s is None
+    assert state.quorum_id is None
+    assert state.participants is None
+    assert state.replica_id is None
+
+
+def test_phases_count_as_progress_and_add_up_their_seconds(page, reader):
+    data = page.phase_id("data")
+    page.change_phase(data)
+    page.change_phase(layout.PHASE_OTHER)
+    page.change_phase(data)
+    state = reader.step_state(time.monotonic_ns())
+    assert (state.progress, state.phase) == (3, "data")
+    assert set(state.seconds) == {"init", "data", "other"}
+    assert state.phase_age_s < 10
+
+
+def test_a_phase_too_many_counts_as_other(page, reader):
+    for n in range(30):
+        page.change_phase(page.phase_id(f"phase {n}"))
+    assert reader.step_state(NOW).phase == "other"
+
+
+def test_a_writer_that_is_cut_off_in_the_middle_leaves_the_former_write_whole(page, reader):
+    write_step(page, 1)
+    write_step(page, 2)
+    page.change_phase(page.phase_id("data"))
+    page.change_phase(page.phase_id("forward"))
+    # the third writes begin, and never end
+    words = page._words
+    words[layout.STEP_WORD + layout.STEP_SLOT_WORDS] = 3
+    words[layout.STEP_WORD + layout.STEP_SLOT_WORDS + 1] = 999
+    words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS] = 3
+    words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS + 1] = 99
+    state = reader.step_state(NOW)
+    assert (state.step, state.phase, state.progress) == (2, "forward", 2)
+
+
+def test_a_torn_ring_slot_is_left_out(page, reader):
+    row = page.group_row("default", 2, (0, 1))
+    for _ in range(3):
+        enter(page, row)
+    page._words[(layout.RING_OFFSET + layout.RING_SLOT_BYTES) // 8] = 77
+    assert [entry.seq for entry in reader.ring(NOW)[0]] == [1, 3]
+
+
+def test_a_collective_is_inside_until_it_is_left_and_carries_its_error(page, reader):
+    row = page.group_row("default", 2, (0, 1))
+    first, _second = enter(page, row), enter(page, row, "barrier", shapes=b"")
+    page.leave(row, *first, page.intern("RuntimeError: no", is_error=True))
+    one, two = reader.ring(NOW)[0]
+    assert (one.op, one.error, one.exit_age_s is None) == ("all_reduce", "RuntimeError: no", False)
+    assert (two.op, two.error, two.exit_age_s) == ("barrier", None, None)
+    assert (one.sizes_in, two.sizes_in) == (((4,),), ())
+    (head,) = reader.heads(NOW)
+    assert (head.enqueued, head.completed, head.op, head.size) == (2, 1, "barrier", 2)
+    assert reader.members() == {"default": (0, 1)}
+    assert reader.entered == 2
+
+
+def test_nth_restarts_with_every_attempt_and_seq_does_not(page, reader):
+    row = page.group_row("default", 2)
+    for attempt in (1, 1, 2):
+        enter(page, row, attempt=attempt)
+    rows = [(entry.seq, entry.attempt, entry.nth) for entry in reader.ring(NOW)[0]]
+    assert rows == [(1, 1, 0), (2, 1, 1), (3, 2, 0)]
+
+
+def test_the_ring_wraps_and_counts_what_it_lost(page, reader):
+    row = page.group_row("default", 2)
+    early = enter(page, row)
+    for _ in range(layout.RING_SLOTS + 9):
+        page.leave(row, *enter(page, row))
+    page.leave(row, *early)  # long overwritten: must not mark the slot's new owner
+    entries, dropped = reader.ring(NOW)
+    assert dropped == 10
+    assert [entry.seq for entry in entries] == list(range(11, layout.RING_SLOTS + 11))
+    assert all(entry.exit_age_s is not None for entry in entries)
+
+
+def test_groups_of_one_name_with_other_members_are_told_apart(page, reader):
+    first = page.group_row("tp", 2, (0, 1))
+    assert page.group_row("tp", 2, (0, 1)) is first
+    assert page.group_row("tp", 2, (2, 3)).name == "tp#2"
+    assert reader.members() == {"tp": (0, 1), "tp#2": (2, 3)}
+
+
+def test_too_many_groups_and_names_are_refused_and_not_written_elsewhere(page, reader):
+    rows = [page.group_row(f"g{n}", 1) for n in range(layout.MAX_GROUPS + 1)]
+    assert rows[-1] is None
+    assert page.intern("all_reduce") > layout.TABLE_FULL
+    for n in range(2 * layout.MAX_STRINGS):
+        page.intern(f"error {n}", is_error=True)
+    assert page.intern("one more error", is_error=True) == layout.TABLE_FULL
+    assert page.intern("a new op") > layout.TABLE_FULL
+    for n in range(2 * layout.MAX_STRINGS):
+        page.intern(f"site {n}")
+    assert page.intern("one too many") == layout.TABLE_FULL
+    enter(page, rows[0], "one too many")
+    assert reader.ring(NOW)[0][0].op == "(name table full)"
+
+
+def test_what_is_written_after_detach_does_not_reach_the_page(page, reader):
+    write_step(page, 1)
+    page.detach()
+    write_step(page, 2)
+    page.close()
+    assert reader.step_state(NOW).step == 1
+    assert not reader.closed
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda blob: blob[:-1], id="cut short"),
+        pytest.param(lambda blob: b"", id="empty"),
+        pytest.param(lambda blob: b"\0" * len(blob), id="zeros"),
+        pytest.param(lambda blob: b"NOTAPAGE" + blob[8:], id="foreign"),
+        pytest.param(lambda blob: blob[:8] + b"\x63" + blob[9:], id="other version"),
+        pytest.param(lambda blob: blob[:256] + b"{" + b"[" * 1000 + blob[1257:], id="bad identity"),
+        pytest.param(lambda blob: blob[:24] + b"\xff" * 8 + blob[32:], id="negative length"),
+    ],
+)
+def test_a_foreign_file_raises_one_narrow_error(page, tmp_path, spoil):
+    other = tmp_path / "b.page"
+    other.write_bytes(spoil((tmp_path / "a.page").read_bytes()))
+    with pytest.raises(layout.PageError):
+        PageReader(other)
+
+
+def test_a_missing_file_raises_the_same_error(tmp_path):
+    with pytest.raises(layout.PageError):
+        PageReader(tmp_path / "none.page")
+
+
+@given(st.lists(st.integers(0, 5000), unique=True, max_size=40).map(sorted))
+def test_members_survive_as_text(ranks):
+    assert layout.decode_members(layout.encode_members(ranks)) == tuple(ranks)
+
+
+SHAPES = st.lists(st.tuples() | st.tuples(st.integers(0, 9)) | st.just((7, 8)), max_size=6)
+
+
+@given(SHAPES, SHAPES)
+def test_shapes_survive_as_text(sizes_in, sizes_out):
+    text = layout.encode_shapes(sizes_in, sizes_out)
+    assert layout.decode_shapes(text.decode()) == (tuple(sizes_in), tuple(sizes_out))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=30))
+def test_shapes_that_do_not_fit_are_cut_at_a_whole_shape(sizes):
+    text = layout.encode_shapes(sizes, sizes)
+    assert len(text) <= layout.RING_SHAPES_BYTES
+    sizes_in, sizes_out = layout.decode_shapes(text.decode())
+    assert sizes_in == tuple(sizes[: len(sizes_in)])
+    assert sizes_out == tuple(sizes[: len(sizes_out)])
+
+
+FULL_SPEED = """
+import sys
+from pathlib import Path
+from worker_server.page import layout
+from worker_server.page.writer import PageWriter
+from tests.worker_server.test_page import identity, write_step, enter
+page = PageWriter.create(Path(sys.argv[1]), identity(), 1)
+row = page.group_row("default", 2)
+phases = [page.phase_id(name) for name in ("data", "forward")]
+print("go", flush=True)
+n = 0
+while True:
+    n += 1
+    write_step(page, n)
+    page.change_phase(phases[n % 2])
+    page.leave(row, *enter(page, row, attempt=n))
+"""
+
+
+@pytest.mark.integration
+def test_reads_under_a_writer_at_full_speed_and_after_its_death_are_whole(tmp_path):
+    path = Path(tmp_path) / "fast.page"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", FULL_SPEED, str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert writer.stdout.readline() == "go\n"
+        reader = PageReader(path)
+        last = -1
+        for _ in range(3000):
+            state = reader.step_state(time.monotonic_ns())
+            assert state is None or state.step >= last
+            if state is not None:
+                last = state.step
+                numbers = {state.step, state.attempt, state.commits, state.quorum_id, state.loss}
+                assert len(numbers) == 1 or state.attempt == 0
+            (head,) = reader.heads(time.monotonic_ns())
+            assert 0 <= head.enqueued - head.completed <= 1 or head.enqueued == 0
+        entries, _ = reader.ring(time.monotonic_ns())
+        assert all(entry.seq == entry.attempt for entry in entries)
+        assert last > 100
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait(10)
+        writer.stdout.close()
+    state = reader.step_state(time.monotonic_ns())
+    assert state.step == state.attempt == state.commits
+    assert len(reader.ring(time.monotonic_ns())[0]) >= layout.RING_SLOTS - 1

@@ -1,0 +1,113 @@
+"""The lease with the monitor, against a small real HTTP server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests.worker_server.ranks import TOKEN, eventually
+from tests.worker_server.test_page import identity
+from worker_server import wire
+from worker_server.sidecar.registration import Registrar
+
+
+class FakeMonitor:
+    def __init__(self, port=0, status=200):
+        calls = self.calls = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                calls.append((self.command, self.path, self.headers["Authorization"], body))
+                self.send_response(status)
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+                self.end_headers()
+
+            do_DELETE = do_POST  # noqa: N815
+
+            def log_message(self, *args):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def monitor():
+    fake = FakeMonitor()
+    yield fake
+    fake.close()
+
+
+def registrar(url, lease_s=0.06):
+    return Registrar(url, wire.Registration(identity(), "http://127.0.0.1:9", lease_s), "sesame")
+
+
+def test_a_lease_is_asked_renewed_and_given_back(monitor):
+    lease = registrar(monitor.url)
+    lease.start()
+    eventually(lambda: len(monitor.calls) >= 3, "renewals")
+    lease.stop()
+    lease.join(5)
+    method, path, token, body = monitor.calls[0]
+    assert (method, path, token) == ("POST", "/v1/register", "Bearer sesame")
+    assert wire.parse_registration(json.loads(body)).identity == identity()
+    assert monitor.calls[-1][:3] == (
+        "DELETE", "/v1/register/rg_1.0?incarnation=abc", "Bearer sesame",
+    )  # fmt: skip
+
+
+def test_a_monitor_that_is_away_is_found_when_it_comes():
+    away = FakeMonitor()
+    away.close()
+    lease = registrar(away.url)
+    lease.start()
+    late = FakeMonitor(port=away.server.server_port)
+    try:
+        eventually(lambda: late.calls, "registration with the late monitor")
+    finally:
+        lease.stop()
+        lease.join(5)
+        late.close()
+
+
+def test_a_redirect_is_not_followed_with_the_token():
+    sly = FakeMonitor(status=307)
+    lease = registrar(sly.url)
+    try:
+        lease.start()
+        eventually(lambda: sly.calls, "the first try")
+        assert lease.is_alive()
+    finally:
+        lease.stop()
+        lease.join(5)
+        sly.close()
+
+
+@pytest.mark.integration
+def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(start_rank, monitor):
+    rank = start_rank("steps", LIGHTKEEPER_MONITOR=monitor.url)
+    rank.says("ready")
+    eventually(lambda: monitor.calls, "the sidecar registers")
+    method, path, token, body = monitor.calls[0]
+    assert (method, path, token) == ("POST", "/v1/register", f"Bearer {TOKEN}")
+    assert wire.parse_registration(json.loads(body)).url == rank.endpoint["url"]
+
+    done = start_rank("finish", LIGHTKEEPER_MONITOR=monitor.url, REPLICA_GROUP="rg_2")
+    done.says("ready")
+    assert done.process.wait(10) == 0
+    eventually(
+        lambda: any(call[1].startswith("/v1/register/rg_2.0?") for call in monitor.calls),
+        "the finished rank's lease is given back before the linger is over",
+        within_s=4,
+    )

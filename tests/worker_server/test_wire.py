@@ -1,0 +1,146 @@
+"""The wire: what is printed is parsed to the same, and nothing else gets through."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker_server import wire
+
+WHO = wire.Identity("job", wire.GroupName("rg_1"), 0, 2, wire.Host("h"), 7, "abc")
+PLAIN_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=20,
+)
+SECONDS = st.integers(0, 10**9).map(lambda n: n / 1000)
+COUNTS = st.integers(0, 2**53)
+
+
+@st.composite
+def states(draw):
+    def maybe(strategy):
+        return draw(st.none() | strategy)
+
+    step = wire.StepState(
+        step=draw(COUNTS), attempt=draw(COUNTS), progress=draw(COUNTS), phase=draw(st.text()),
+        phase_age_s=draw(SECONDS), commits=draw(COUNTS), last_commit_age_s=maybe(SECONDS),
+        replica_id=maybe(st.text()), quorum_id=maybe(COUNTS), participants=maybe(COUNTS),
+        healing=draw(st.booleans()), errored=draw(st.booleans()),
+        loss=maybe(st.integers(-99999, 99999).map(lambda n: n / 1000)),
+        loss_finite=draw(st.booleans()), tokens=draw(COUNTS),
+        seconds=draw(st.dictionaries(st.text(max_size=8), SECONDS, max_size=3)),
+    )  # fmt: skip
+    head = st.builds(
+        wire.GroupHead, name=st.text(), size=COUNTS, enqueued=COUNTS, completed=COUNTS,
+        op=st.text(), age_s=COUNTS.map(lambda n: (n % 10**9) / 100),
+    )  # fmt: skip
+    process = wire.Process(
+        alive=draw(st.booleans()), state=maybe(st.text(max_size=1)), threads=maybe(COUNTS),
+        rss_bytes=maybe(COUNTS), dead_age_s=maybe(SECONDS), interpreter_age_s=maybe(SECONDS),
+    )  # fmt: skip
+    return wire.StateReport(
+        WHO, process, draw(st.none() | st.just(step)), tuple(draw(st.lists(head, max_size=3)))
+    )
+
+
+@given(states())
+def test_a_state_survives_the_wire(state):
+    assert wire.parse_state(json.loads(json.dumps(wire.to_json(state)))) == state
+
+
+def test_a_flight_record_survives_the_wire():
+    entry = wire.RingEntry(
+        "tp", 3, "send", ((2, 3), ()), ((4,),), "float32", "SUM", 0, 1, 2, 3, "a.py:4",
+        0.000001, 0.5, "RuntimeError: x", is_async=True,
+    )  # fmt: skip
+    bare = wire.RingEntry("tp", 4, "barrier", enter_age_s=1.0)
+    record = wire.FlightRecord(WHO, True, {"tp": (0, 1)}, (entry, bare), 5, {"entries": []}, 0.25)
+    assert wire.parse_flight_record(json.loads(json.dumps(wire.to_json(record)))) == record
+
+
+def test_a_registration_survives_the_wire():
+    registration = wire.Registration(WHO, "http://127.0.0.1:1", 15.0)
+    assert wire.parse_registration(json.loads(json.dumps(wire.to_json(registration)))) == (
+        registration
+    )
+
+
+PARSERS = [wire.parse_state, wire.parse_flight_record, wire.parse_registration]
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(data=PLAIN_JSON)
+def test_arbitrary_json_raises_the_one_error(parse, data):
+    with pytest.raises(wire.WireError):
+        parse(data)
+
+
+@pytest.mark.parametrize(
+    "number", [10**400, float("inf"), float("nan"), -1], ids=lambda n: str(n)[:4]
+)
+def test_an_age_that_is_no_age_is_refused(number):
+    answer = wire.to_json(wire.Registration(WHO, "http://h:1", 1.0))
+    with pytest.raises(wire.WireError, match="lease_s"):
+        wire.parse_registration({**answer, "lease_s": number})
+
+
+VALID = {
+    wire.parse_state: wire.StateReport(
+        WHO, wire.Process(True, "S"), wire.StepState(1, 1, 1, "data", 0.0, 1, seconds={"a": 1.0}),
+        (wire.GroupHead("tp", 2, 1, 1, "barrier", 0.0),),
+    ),
+    wire.parse_flight_record: wire.FlightRecord(
+        WHO, True, {"tp": (0,)}, (wire.RingEntry("tp", 1, "x", ((1,),)),), 0, None
+    ),
+    wire.parse_registration: wire.Registration(WHO, "http://h:1", 1.0),
+}  # fmt: skip
+
+
+def paths_of(data, path=()):
+    """Where there is something to replace."""
+    if not isinstance(data, dict | list):
+        return
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield (*path, key)
+        yield from paths_of(value, (*path, key))
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(data=st.data())
+def test_a_valid_answer_with_one_part_replaced_parses_or_raises_the_one_error(parse, data):
+    answer = json.loads(json.dumps(wire.to_json(VALID[parse])))
+    path = data.draw(st.sampled_from(sorted(paths_of(answer), key=repr)))
+    place = answer
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = data.draw(PLAIN_JSON)
+    with contextlib.suppress(wire.WireError):
+        parse(answer)
+
+
+def test_a_state_with_eight_groups_fits_into_a_kibibyte():
+    seconds = {  # a day and a half of training
+        "init": 27.12345, "other": 312.12345, "data": 512.12345, "forward": 31234.12345,
+        "backward": 61234.12345, "communication": 30123.12345, "optimizer": 4123.12345,
+    }  # fmt: skip
+    state = wire.StateReport(
+        wire.Identity("pretrain", wire.GroupName("rg_12"), 3, 8, wire.Host("node-0117"), 2_000_000,
+                      "0123456789"),
+        wire.Process(True, "S", 40, 123_456_789_012, None, 0.1234),
+        wire.StepState(
+            123_456, 123_460, 9_876_543, "communication", 0.0123, 123_455, 1.2345,
+            wire.ReplicaId("rg_12:0b6ab4a1-2a5c-4a8d-9d6c-0e6a2d3f4b5c"), 123, 16, False, False,
+            2.34567, True, 123_456_789_012, seconds,
+        ),
+        tuple(
+            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_677, "all_gather", 0.1234)
+            for n in range(8)
+        ),
+    )  # fmt: skip
+    size = len(json.dumps(wire.to_json(state), separators=(",", ":")))
+    assert size <= 1024
