@@ -203,6 +203,8 @@ def test_the_next_sidecar_sweeps_what_a_dead_pair_left_behind(start_rank):
          "'grace_s' is not a number"),
         ("POST", wire.PATH_EVICT, {"reason": "x", "grace_s": -1}, TOKEN, 400, "'grace_s' is -1"),
         ("POST", wire.PATH_EVICT, {"reason": "x", "grace_s": 1e9}, TOKEN, 400, "'grace_s' is 1"),
+        ("POST", wire.PATH_EVICT, {"reason": "x", "incarnation": "older"}, TOKEN, 409,
+         "meant for incarnation 'older'"),
         ("POST", wire.PATH_EVICT, b"{", TOKEN, 400, "the body is not JSON"),
         ("POST", wire.PATH_EVICT, b"[" * 9000, TOKEN, 400, "the body is not JSON"),
         ("POST", wire.PATH_EVICT, b"\xff", TOKEN, 400, "the body is not JSON"),

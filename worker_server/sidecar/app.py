@@ -96,7 +96,7 @@ def make_app(box: Box, evictor: Evictor, token: str | None, registry: CollectorR
     @app.post(wire.PATH_EVICT)
     def evict() -> Response:
         _authorize(request.headers.get("Authorization", ""), token)
-        reason, grace_s = _parse_evict(request.get_data())
+        reason, grace_s = _parse_evict(request.get_data(), box.identity)
         _log.warning("evict asked by %s: %s", request.remote_addr, reason)
         eviction = evictor(grace_s)
         _log.warning("evicted: signalled %s, gone %s", eviction.signalled, eviction.gone)
@@ -142,7 +142,7 @@ def _authorize(header: str, token: str | None) -> None:
         raise RefusalError(401, "wrong or missing bearer token")
 
 
-def _parse_evict(body: bytes) -> tuple[str, float]:
+def _parse_evict(body: bytes, identity: wire.Identity) -> tuple[str, float]:
     try:
         data: Any = json.loads(body)
     except (ValueError, RecursionError) as exc:
@@ -156,6 +156,12 @@ def _parse_evict(body: bytes) -> tuple[str, float]:
         raise RefusalError(400, "'grace_s' is not a number")
     if not math.isfinite(grace_s) or not 0 <= grace_s <= _MAX_GRACE_S:
         raise RefusalError(400, f"'grace_s' is {grace_s}, expected 0 to {_MAX_GRACE_S:g}")
+    meant = data.get("incarnation", identity.incarnation)
+    if meant != identity.incarnation:
+        # A port may be taken over between the accusation and the kill.
+        raise RefusalError(
+            409, f"meant for incarnation {meant!r:.80}, this is {identity.incarnation!r}"
+        )
     return " ".join(reason.split())[:_MAX_REASON], float(grace_s)
 
 
