@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Final
 
 from monitor.clock import Clock
@@ -22,6 +23,10 @@ from worker_server.wire import PATH_EVICT, split_rank_name
 
 ASK_MARGIN_S: Final = 6.5
 """Beyond the grace: a WorkerServer looks for up to 5 s whether the process is gone."""
+
+
+_LAST_WORD_S: Final = 0.3
+"""For the answer of a kill that has already worked: it makes a better story, no more."""
 
 
 def quarantine_hosts(
@@ -79,6 +84,15 @@ class LighthouseKill:
                 Rung.LIGHTHOUSE_KILL, self.outcome.started_s, now_s, self._answer.result()
             )
             self._answer = None
+
+    def settle(self) -> None:
+        """The eviction is over: take the answer if it is there, or say that none came."""
+        if self._answer is None or self.outcome is None:
+            return
+        wait([self._answer], timeout=_LAST_WORD_S)
+        said = self._answer.result() if self._answer.done() else "no answer so far"
+        self.outcome = replace(self.outcome, finished_s=self._clock.now_s(), detail=said)
+        self._answer = None
 
     def _press(self) -> None:
         replica_id = self._order.evict.replica_id
@@ -224,6 +238,8 @@ class Ladder:
 
     def publish(self, publish: Callable[[RungOutcome], None], *, ended: bool = False) -> None:
         """Tell what the rungs did so far."""
+        if ended:
+            self._kill.settle()
         for outcome in (self._kill.outcome, self._worker.outcome(ended=ended)):
             if outcome is not None:
                 publish(outcome)
