@@ -26,7 +26,6 @@ from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
 from monitor.quarantine import Quarantine
 from monitor.snapshot import (
-    EvictionProgress,
     Failure,
     LighthouseAway,
     LighthouseView,
@@ -81,7 +80,6 @@ class Keeper:
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
-        self._active: dict[IncidentId, EvictionProgress] = {}
         self._broken: dict[str, str] = {}
         self._view: View | None = None
         self._deadline_s = min(
@@ -256,16 +254,13 @@ class Keeper:
         return None
 
     def _count_evictions(self) -> None:
-        active = {progress.incident_id: progress for progress in self._parts.evictors.active()}
-        for incident_id in self._active.keys() - active.keys():
-            progress = self._chronicle.evictions().get(incident_id)
-            incident = self._chronicle.get(incident_id)
-            outcome = "left" if progress is None or progress.gone_s is None else "gone"
-            if progress is not None and progress.failed is not None:
-                outcome = "failed"
+        for progress in self._parts.evictors.take_ended():
+            incident = self._chronicle.get(progress.incident_id)
             kind = "by_hand" if incident is None else str(incident.kind)
+            outcome = "left" if progress.gone_s is None else "gone"
+            if progress.failed is not None:
+                outcome = "failed"
             self._parts.instruments.evictions.labels(kind, outcome).inc()
-        self._active = active
 
     # -- show ---------------------------------------------------------------------------------
 

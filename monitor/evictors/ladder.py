@@ -148,8 +148,7 @@ class WorkerEvict:
     def climb(self, look: Look, *, everyone: bool) -> None:
         """Ask those still alive: all of them, or only the stuck ones."""
         now_s = self._clock.now_s()
-        for rank in [rank for rank, ask in self._asks.items() if ask.done()]:
-            self._told[rank] = self._asks.pop(rank).result()
+        self._gather()
         for one in self._order.accused:
             due = everyone or look.lives[one.rank] is Life.STUCK
             asked_s = self._asked_s.get(one.rank)
@@ -190,6 +189,15 @@ class WorkerEvict:
             if answer.status == 200 and isinstance(said, dict) and said.get("gone") is True:
                 self.said_gone.add(one.rank)
         return describe(answer)
+
+    def _gather(self) -> None:
+        for rank in [rank for rank, ask in self._asks.items() if ask.done()]:
+            self._told[rank] = self._asks.pop(rank).result()
+
+    def settle(self) -> None:
+        """The eviction is over: take the answers that are there."""
+        wait(self._asks.values(), timeout=_LAST_WORD_S)
+        self._gather()
 
     def quiet(self) -> bool:
         """Whether everyone who could be asked has been, and has answered or run out of time."""
@@ -240,6 +248,7 @@ class Ladder:
         """Tell what the rungs did so far."""
         if ended:
             self._kill.settle()
+            self._worker.settle()
         for outcome in (self._kill.outcome, self._worker.outcome(ended=ended)):
             if outcome is not None:
                 publish(outcome)

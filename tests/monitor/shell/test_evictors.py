@@ -46,7 +46,7 @@ class Bench:
     lighthouse: FakeLighthouse
     fetcher: Fetcher
     patience: Patience = FAST
-    token: str | None = "secret"  # noqa: S105
+    token: str | None = "secret"
     recorded: list[EvictionProgress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ def never_answers(rank: FakeRank) -> Page:
     raise Hang
 
 
-# -- the Lighthouse's rung -------------------------------------------------------------------------
+# -- the Lighthouse's rung ------------------------------------------------------------------------
 
 
 def test_a_kill_that_works_answers_500_and_no_worker_is_asked(bench: Bench) -> None:
@@ -240,7 +240,7 @@ def test_a_group_without_worker_servers_is_killed_and_known_by_its_heartbeat(ben
     assert bench.lighthouse.kills == [REPLICA]
 
 
-# -- the workers' rung -----------------------------------------------------------------------------
+# -- the workers' rung ----------------------------------------------------------------------------
 
 WORKER_ANSWERS = {
     "works": None,
@@ -346,7 +346,7 @@ def test_a_lost_host_that_still_beats_is_a_failure(bench: Bench) -> None:
     assert "rg_1.0 its WorkerServer answers 503" in (bench.evict().failed or "")
 
 
-# -- only the accused ------------------------------------------------------------------------------
+# -- only the accused -----------------------------------------------------------------------------
 
 
 def test_a_group_that_restarted_before_the_first_rung_is_never_hit(bench: Bench) -> None:
@@ -394,7 +394,7 @@ def test_a_refused_order_touches_nothing(bench: Bench) -> None:
     assert bench.ranks[0].alive
 
 
-# -- quarantine, one at a time, confirming -----------------------------------------------------------
+# -- quarantine, one at a time, confirming --------------------------------------------------------
 
 
 def test_the_launcher_is_refused_before_the_group_is_gone(bench: Bench) -> None:

@@ -145,7 +145,7 @@ def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
     assert [one.id for one in reopened(tmp_path / "m.db").incidents] == ["inc-1"]
 
 
-# -- a sick disk -----------------------------------------------------------------------------------
+# -- a sick disk ----------------------------------------------------------------------------------
 
 
 def full_disk(store: Store, path: Path, *, full: bool) -> None:
@@ -228,7 +228,7 @@ def test_a_store_that_cannot_be_used_is_one_clear_line(spoil, words: str, tmp_pa
 
 
 def test_a_store_where_nobody_may_write_is_one_clear_line() -> None:
-    with pytest.raises(StoreError, match="cannot write store /proc/lightkeeper/m.db"):
+    with pytest.raises(StoreError, match=r"cannot write store /proc/lightkeeper/m.db"):
         Store(Path("/proc/lightkeeper/m.db"))
 
 
