@@ -55,12 +55,12 @@ class Server:
         Raises:
             ServeError: the address is in use or not ours.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
         except OSError as exc:
+            listener.close()
             raise ServeError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
         self._listener = listener
         self._connections: dict[int, Any] = {}

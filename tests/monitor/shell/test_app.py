@@ -279,9 +279,10 @@ def test_a_person_evicts_a_group(api: Api, fleet: FakeFleet) -> None:
     assert rank.evictions[0]["reason"] == "moving"
     wait_until(lambda: not api.service.keeper._parts.evictors.active(), 10, "the eviction ends")
     api.tick()
-    assert 'lightkeeper_evictions_total{kind="by_hand",outcome="gone"} 1.0' in api.call(
-        "GET", "/metrics"
-    ).text
+    assert (
+        'lightkeeper_evictions_total{kind="by_hand",outcome="gone"} 1.0'
+        in api.call("GET", "/metrics").text
+    )
 
 
 # -- passed through -------------------------------------------------------------------------------

@@ -33,9 +33,7 @@ from tests.monitor.shell.fakes import (
 )
 
 REPLICA = ReplicaId("rg_1:uuid1")
-FAST = Patience(
-    kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5
-)
+FAST = Patience(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
 
 
 @dataclass
@@ -92,7 +90,8 @@ class Bench:
         accused = tuple(
             Accused(rank.identity.rank, rank.identity.incarnation, rank.url) for rank in self.ranks
         )
-        return Order(**{"evict": evict, "accused": accused, "asked_s": self.clock.now_s(), **changes})
+        plain = {"evict": evict, "accused": accused, "asked_s": self.clock.now_s()}
+        return Order(**{**plain, **changes})
 
     def evict(self, **changes) -> EvictionProgress:
         assert self.evictors.submit(self.order(**changes))
@@ -380,9 +379,7 @@ def test_every_evict_request_names_the_accused_incarnation(bench: Bench) -> None
     bench.lighthouse.down = True
     bench.evict()
     for rank in bench.ranks:
-        assert rank.evictions == [
-            {"reason": "hung: no step", "grace_s": 0.1, "incarnation": "one"}
-        ]
+        assert rank.evictions == [{"reason": "hung: no step", "grace_s": 0.1, "incarnation": "one"}]
 
 
 def test_a_refused_order_touches_nothing(bench: Bench) -> None:

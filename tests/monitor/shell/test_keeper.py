@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -63,7 +64,7 @@ class Bench:
             registry=self.registry,
             quarantine=self.quarantine,
             lighthouse=light,
-            token="secret",  # noqa: S106
+            token="secret",
             record=self.store.save_eviction,
             patience=Patience(pause_s=0.05, confirm_s=5.0),
         )
@@ -190,7 +191,7 @@ def test_holds_transitions_and_stages_are_counted_once(bench: Bench) -> None:
     assert bench.value("lightkeeper_incident_stage_seconds_count", stage="detect") == 1
 
 
-# -- any part may crash -----------------------------------------------------------------------------
+# -- any part may crash ---------------------------------------------------------------------------
 
 
 class Broken:
@@ -284,7 +285,7 @@ def test_a_listed_target_is_found_and_followed_through_a_restart(
     assert seen.report == rank.report()
 
 
-# -- by hand, and the schedule -------------------------------------------------------------------------
+# -- by hand, and the schedule --------------------------------------------------------------------
 
 
 def test_a_person_cannot_evict_what_is_not_there(bench: Bench) -> None:
@@ -305,7 +306,7 @@ def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
     thread.join(2)
     assert not thread.is_alive()
     times = [snapshot.now_s for snapshot in bench.judge.seen]
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(gaps) > 0.02
     assert times[-1] - times[0] >= 0.1 * (len(times) - 2)
 

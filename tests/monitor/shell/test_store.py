@@ -55,9 +55,7 @@ PROGRESS = EvictionProgress(
     rungs=(RungOutcome(Rung.LIGHTHOUSE_KILL, 103.1, 103.5, "answered 500"),),
     gone_s=103.6,
 )
-ENTRY = QuarantineEntry(
-    Host("node1"), "hung", "lightkeeper", 103.0, 9999.0, IncidentId("inc-1")
-)
+ENTRY = QuarantineEntry(Host("node1"), "hung", "lightkeeper", 103.0, 9999.0, IncidentId("inc-1"))
 EVICT = Evict(
     IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
 )

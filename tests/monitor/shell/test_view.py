@@ -111,7 +111,7 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     }  # fmt: skip
 
 
-# -- pace ------------------------------------------------------------------------------------------
+# -- pace -----------------------------------------------------------------------------------------
 
 
 def test_the_pace_is_the_mean_over_the_window() -> None:
@@ -135,7 +135,7 @@ def test_a_restarted_rank_starts_a_new_pace() -> None:
     assert book.push(snapshot(seen("rg_0", step=1, incarnation="two"), now_s=1001.0)) == {}
 
 
-# -- metrics ------------------------------------------------------------------------------------------
+# -- metrics --------------------------------------------------------------------------------------
 
 FULL = view(
     seen("rg_0", replica_id="rg_0:a"),
