@@ -42,6 +42,8 @@ _SWEEP_SHARE: Final = 0.8
 """Of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
+_LOOP_LATE_S: Final = 2.0
+"""A fetch loop that is later than this is broken: the tick goes on without it."""
 
 
 class Judge(Protocol):
@@ -147,16 +149,15 @@ class Keeper:
     def _observe(self, now_s: float, lateness_s: float) -> Snapshot:
         parts = self._parts
         page = None if parts.lighthouse is None else parts.lighthouse.begin_look(self._deadline_s)
-        targets = parts.registry.targets()
         sweep = parts.poller.sweep(
-            targets,
+            parts.registry.targets(),
             deadline_s=self._deadline_s,
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway("none configured")
         if page is not None:
-            lighthouse = page.result(timeout=self._deadline_s + 1.0)
+            lighthouse = page.result(timeout=self._deadline_s + _LOOP_LATE_S)
         self._learn(sweep)
         parts.evictors.note(lighthouse)
         return Snapshot(

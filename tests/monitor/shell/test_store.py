@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,26 @@ def test_two_monitors_do_not_share_a_store(tmp_path: Path) -> None:
         Store(tmp_path / "m.db")
     store.close()
     Store(tmp_path / "m.db").close()
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    fill(store)
+    with store._disk:  # the writer waits, as in a write that does not return
+        began = time.monotonic()
+        assert not store.flush(wait_s=0.2)
+        assert time.monotonic() - began < 1.0
+        assert store.last_error == "the disk has not answered for 0.2 s"
+        assert store.pending > 5
+    assert store.flush()
+    store.close()
+    assert reopened(tmp_path / "m.db") == EVERYTHING
+
+
+def test_what_changed_while_it_was_written_is_written_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    for number in range(200):
+        store.save_target(RankName("rg_0.0"), {"url": f"http://h:{number}"})
+        store.flush(wait_s=0.0)
+    store.close()
+    assert reopened(tmp_path / "m.db").targets == ({"url": "http://h:199"},)

@@ -101,8 +101,19 @@ class TestLeases:
         self.registry.register(registration("two"))
         again = Registry(self.clock, Memory())
         assert again.restore(list(self.memory.targets.values())) == 1
-        assert again.targets() == self.registry.targets()
+        assert [(one.identity, one.url) for one in again.targets()] == [
+            (one.identity, one.url) for one in self.registry.targets()
+        ]
         assert again.register(registration("one")) is Standing.SUPERSEDED
+
+    def test_a_restored_target_has_one_lease_to_show_that_it_lives(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        again = Registry(self.clock, Memory())
+        again.restore(list(self.memory.targets.values()))
+        self.clock.advance(15.0)
+        assert again.expire() == ()
+        self.clock.advance(0.1)
+        assert [target.rank for target in again.expire()] == [RANK]
 
     def test_a_target_of_another_version_in_the_store_is_skipped(self) -> None:
         assert self.registry.restore([{"url": "http://h:1"}, {"identity": 3}]) == 0
@@ -175,6 +186,16 @@ class TestFileSd:
         path.write_text(json.dumps([{"targets": ["a:1", "b:2"]}]))
         os.utime(path, (1, 1))
         assert listed.changed() == ("http://a:1", "http://b:2")
+
+    def test_a_list_that_cannot_be_read_is_said_again_until_it_can(self, tmp_path: Path) -> None:
+        path = tmp_path / "targets.json"
+        path.write_text("[{")
+        listed = TargetsFile(path)
+        for _ in range(2):
+            with pytest.raises(TargetsError, match=r"targets\.json"):
+                listed.changed()
+        path.write_text("[]")
+        assert listed.changed() == ()
 
     def test_a_missing_file_is_one_line(self, tmp_path: Path) -> None:
         with pytest.raises(TargetsError, match="cannot read targets file"):
