@@ -430,7 +430,7 @@ def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | No
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
-    judged = bool(history.windows) and history.windows[-1].start_s >= incident.last_seen_s
+    judged = bool(history.pace.windows) and history.pace.windows[-1].start_s >= incident.last_seen_s
     unseen_s = history.now_s - incident.last_seen_s
     passed = quiet and judged and unseen_s >= config.straggler_clear_s
     return "keeps pace again" if passed else None

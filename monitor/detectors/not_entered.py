@@ -53,6 +53,8 @@ def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
         return (
             f"{still}{usual}: its interpreter has not run for {seconds(frozen_s)}, the GIL is held"
         )
+    if standing is Standing.LEFT:
+        return f"{still}{usual}, inside a collective that its peers have completed"
     return still + usual
 
 
