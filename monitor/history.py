@@ -2,8 +2,9 @@
 
 Theory of operation. A snapshot is pushed once per tick. For each rank one `RankTrack` is
 kept, replaced when its incarnation changes (a restarted rank is another process with other
-counters). A stall is a lower bound: the smaller of the rank's own `phase_age_s` and the time
-over which this monitor saw the same progress counter. So neither a late monitor nor a
+counters). A stall is a lower bound: the smaller of the rank's own ages (of its phase, and of
+the last collective it entered or left) and the time over which this monitor saw the same
+counters. So neither a late monitor nor a
 missed poll can inflate it, and a rank that moved and came back to the same phase is
 not stalled. Paces come from `pace`; a window that a restart, a heal or a death touched is
 thrown away, for its host was busy with something else.
@@ -54,7 +55,8 @@ class RankTrack:
     report_s: float | None = None
     silent_since_s: float | None = None
     """First tick of the present silence; None while it answers."""
-    progress: int | None = None
+    progress: tuple[int, int] | None = None
+    """Phase changes and collectives entered or left, so far."""
     progress_since_s: float = 0.0
     moved_s: float | None = None
     """When this monitor last saw the progress counter change."""
@@ -94,9 +96,11 @@ class RankTrack:
     @property
     def stall_s(self) -> float:
         """At least so long without progress, at the time of the latest report."""
-        if self.step is None or self.report_s is None:
+        report = self.report
+        if report is None or report.step is None or self.report_s is None:
             return 0.0
-        return max(0.0, min(self.step.phase_age_s, self.report_s - self.progress_since_s))
+        own_s = min((report.step.phase_age_s, *(head.age_s for head in report.heads)))
+        return max(0.0, min(own_s, self.report_s - self.progress_since_s))
 
     @property
     def step_s(self) -> float | None:
@@ -336,10 +340,11 @@ def _push_step(track: RankTrack, report: StateReport, now_s: float) -> None:
     track.report, track.report_s = report, now_s
     if step is None:
         return
-    if track.progress is None or step.progress != track.progress:
+    progress = step.progress, sum(head.enqueued + head.completed for head in report.heads)
+    if progress != track.progress:
         if track.progress is not None:
             track.moved_s = now_s
-        track.progress, track.progress_since_s = step.progress, now_s
+        track.progress, track.progress_since_s = progress, now_s
     if step.last_commit_age_s is not None:
         track.last_commit_s = now_s - step.last_commit_age_s
         if track.first_commit_s is None and (before is not None or step.commits == 1):

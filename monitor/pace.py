@@ -44,7 +44,8 @@ class Pace:
     cohort: int = 1
     """Ranks in the cohort, itself included."""
     z: float = 0.0
-    """Robust z-score of `low_s`: distance from the cohort's median in 1.4826 max(MAD, 1 % of the median)."""
+    """Robust z-score of `low_s`: distance from the cohort's median, in
+    1.4826 max(MAD, 1 % of the median)."""
 
 
 @dataclass(frozen=True, slots=True)

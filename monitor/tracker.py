@@ -20,7 +20,7 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
-from monitor.names import GroupName, IncidentId
+from monitor.names import GroupName, IncidentId, RankName
 from monitor.snapshot import EvictionProgress
 
 _GONE_UNCONFIRMED_S: Final = 30.0
@@ -145,7 +145,7 @@ class Tracker:
             incarnations=incident.incarnations
             if same
             else _incarnations(history, verdict.culprits),
-            verdict=verdict,
+            verdict=replace(verdict, victims=_victims(incident, verdict)),
             last_seen_s=history.now_s,
         )
         if incident.state is State.PENDING and sightings >= self._needed(verdict.kind):
@@ -336,6 +336,12 @@ def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incid
         story=(Transition(now_s, State.PENDING.value, verdict.reason),),
         last_seen_s=now_s,
     )
+
+
+def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
+    """All who ever waited: a victim that TorchFT's timeout has ended since waits no more."""
+    everyone = {*incident.verdict.victims, *verdict.victims}
+    return tuple(sorted(everyone - set(verdict.culprits)))
 
 
 def _fingerprint(verdict: Verdict) -> str:

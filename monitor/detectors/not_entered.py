@@ -73,9 +73,11 @@ def _phase(track: RankTrack) -> str:
 
 
 def _since_s(track: RankTrack) -> float:
-    if track.step is None or track.report_s is None:
+    if track.report is None or track.step is None or track.report_s is None:
         return track.seen_s
-    return track.report_s - track.step.phase_age_s
+    return track.report_s - min(
+        (track.step.phase_age_s, *(head.age_s for head in track.report.heads))
+    )
 
 
 def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

@@ -162,12 +162,17 @@ def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
 
 
 def _is_root(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    allowed_s = history.allowance_s(track)
+    allowed_s, longer_s = history.allowance_s(track), history.config.unwitnessed_factor
     if track.stall_s < allowed_s:
         return False
-    if graph.standing[track.rank] is not Standing.ALONE or graph.victims((track.rank,)):
-        return True
-    return track.stall_s >= allowed_s * history.config.unwitnessed_factor
+    match graph.standing[track.rank]:
+        case Standing.STOPPED | Standing.FROZEN:
+            return True
+        case Standing.LEFT:  # part of its stall it may have waited for its peers to enter
+            return track.stall_s >= allowed_s * longer_s
+        case _:
+            witnessed = bool(graph.victims((track.rank,)))
+            return witnessed or track.stall_s >= allowed_s * longer_s
 
 
 def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
