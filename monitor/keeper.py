@@ -20,7 +20,7 @@ from monitor.evictors import Accused, Evictors, Order
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
-from monitor.pace import PaceBook
+from monitor.tempo import TempoBook
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
@@ -78,7 +78,7 @@ class Keeper:
         self._parts = parts
         self._notes = notes
         self._chronicle = Chronicle(remembered)
-        self._paces = PaceBook()
+        self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
@@ -267,7 +267,7 @@ class Keeper:
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         parts = self._parts
-        paces = self._paces.push(snapshot)
+        tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
         self._view = View(
@@ -279,7 +279,7 @@ class Keeper:
             evictions=self._chronicle.evictions(),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
-            paces=paces,
+            tempos=tempos,
             troubles=tuple(self._troubles(snapshot, result)),
         )
 

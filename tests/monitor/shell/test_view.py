@@ -1,4 +1,4 @@
-"""Groups, pace, JSON and metrics: what is shown of one snapshot."""
+"""Groups, tempo, JSON and metrics: what is shown of one snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.metrics import Instruments, ViewCollector
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.pace import Pace, PaceBook
+from monitor.tempo import Tempo, TempoBook
 from monitor.pipeline import RankHealth, TickResult
 from monitor.snapshot import (
     Failure,
@@ -111,26 +111,26 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     }  # fmt: skip
 
 
-# -- pace -----------------------------------------------------------------------------------------
+# -- tempo -----------------------------------------------------------------------------------------
 
 
-def test_the_pace_is_the_mean_over_the_window() -> None:
-    book = PaceBook()
+def test_the_tempo_is_the_mean_over_the_window() -> None:
+    book = TempoBook()
     for second in range(6):
-        paces = book.push(snapshot(seen("rg_0", step=2 * second), now_s=1000.0 + second))
-    assert paces == {RankName("rg_0.0"): Pace(step_s=0.5, busy_s=pytest.approx(0.1))}
+        tempos = book.push(snapshot(seen("rg_0", step=2 * second), now_s=1000.0 + second))
+    assert tempos == {RankName("rg_0.0"): Tempo(step_s=0.5, busy_s=pytest.approx(0.1))}
 
 
-def test_a_rank_that_stands_has_no_pace_after_the_window() -> None:
-    book = PaceBook()
+def test_a_rank_that_stands_has_no_tempo_after_the_window() -> None:
+    book = TempoBook()
     for second in range(3):
         book.push(snapshot(seen("rg_0", step=second), now_s=1000.0 + second))
     assert book.push(snapshot(seen("rg_0", step=2), now_s=1010.0)) != {}
     assert book.push(snapshot(seen("rg_0", step=2), now_s=1018.0)) == {}
 
 
-def test_a_restarted_rank_starts_a_new_pace() -> None:
-    book = PaceBook()
+def test_a_restarted_rank_starts_a_new_tempo() -> None:
+    book = TempoBook()
     book.push(snapshot(seen("rg_0", step=500), now_s=1000.0))
     assert book.push(snapshot(seen("rg_0", step=1, incarnation="two"), now_s=1001.0)) == {}
 
@@ -143,7 +143,7 @@ FULL = view(
     health={RankName("rg_0.0"): RankHealth.HEALTHY, RankName("rg_1.1"): RankHealth.UNREACHABLE},
     incidents=(incident(),),
     quarantine=(ENTRY,),
-    paces={RankName("rg_0.0"): Pace(0.5, 0.1)},
+    tempos={RankName("rg_0.0"): Tempo(0.5, 0.1)},
 )
 
 
