@@ -20,7 +20,6 @@ from monitor.evictors import Accused, Evictors, Order
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
-from monitor.tempo import TempoBook
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
@@ -34,6 +33,7 @@ from monitor.snapshot import (
 )
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
+from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
-from monitor.tempo import Tempo
 from monitor.pipeline import RankHealth, TickResult
 from monitor.snapshot import (
     EvictionProgress,
@@ -23,6 +22,7 @@ from monitor.snapshot import (
     Unreachable,
 )
 from monitor.store import DecisionRow, QuarantineEntry, eviction_to_json
+from monitor.tempo import Tempo
 
 SCHEMA: Final = 1
 

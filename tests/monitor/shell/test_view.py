@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.metrics import Instruments, ViewCollector
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.tempo import Tempo, TempoBook
 from monitor.pipeline import RankHealth, TickResult
 from monitor.snapshot import (
     Failure,
@@ -22,6 +21,7 @@ from monitor.snapshot import (
     Unreachable,
 )
 from monitor.store import DecisionRow
+from monitor.tempo import Tempo, TempoBook
 from monitor.view import View, groups_of, incident_json, snapshot_to_json
 from tests.monitor.shell.fakes import FakeRank, identity
 from tests.monitor.shell.test_store import ENTRY, PROGRESS, incident
