@@ -228,7 +228,8 @@ async function refresh() {
     showIncidents(last.incidents, snapshot.now_s);
     showQuarantine(snapshot.quarantine);
   } catch (error) {
-    away = error.name === "TimeoutError" ? "it does not answer in time" : error.message;
+    const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };
+    away = known[error.name] || error.message;
   }
   showBanners(last && last.snapshot, away);
   setTimeout(refresh, EVERY_MS);
