@@ -38,13 +38,13 @@ def build_parser() -> argparse.ArgumentParser:
         about: str,
         examples: str,
         add_arguments: Callable[[argparse.ArgumentParser], None],
-        action: Callable[[argparse.Namespace], int],
+        carry_out: Callable[[argparse.Namespace], int],
     ) -> None:
         made = commands.add_parser(
             name, help=about, description=about, epilog=examples, formatter_class=plain
         )
         add_arguments(made)
-        made.set_defaults(action=action)
+        made.set_defaults(carry_out=carry_out)
 
     add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
     add(
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "trainer.demo", *words[1:]])  # noqa: S606
     args = build_parser().parse_args(words)
     try:
-        return int(args.action(args))
+        return int(args.carry_out(args))
     except CommandError as exc:
         sys.stderr.write(f"lightkeeper: {exc}\n")
         return exc.status

@@ -2,30 +2,31 @@
 
 Theory of operation. A snapshot is pushed once per tick. For each rank one `RankTrack` is
 kept, replaced when its incarnation changes (a restarted rank is another process with other
-counters). A stall is a lower bound: the smaller of the rank's own `phase_age_s` and the time
-over which this monitor saw the same progress counter. So neither a late monitor nor a
+counters). A stall is a lower bound: the smaller of the rank's own ages (of its phase, and of
+the last collective it entered or left) and the time over which this monitor saw the same
+counters. So neither a late monitor nor a
 missed poll can inflate it, and a rank that moved and came back to the same phase is
-not stalled. Busy seconds are averaged over windows common to the whole fleet, and a window
-that a restart or a heal touched is thrown away; long phases are not counted as busy.
+not stalled. Paces come from `pace`; a window that a restart, a heal or a death touched is
+thrown away, for its host was busy with something else.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 from typing import Final
 
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
-from monitor.names import GroupName, Host, RankName, ReplicaId, split_rank_name
+from monitor.names import GroupName, Host, RankName, ReplicaId
+from monitor.pace import PaceMeter, Reading
 from monitor.snapshot import LighthouseView, Observation, Snapshot
 from worker_server.wire import (
     LONG_PHASES,
-    WAITING_PHASE,
     FlightRecord,
+    GroupHead,
     Identity,
     StateReport,
     StepState,
@@ -34,35 +35,7 @@ from worker_server.wire import (
 FINISHED_PHASE: Final = "finished"
 """What a rank reports when its training is over: it may then stand still or end at will."""
 
-_WINDOWS_KEPT: Final = 120
 _FORGET_S: Final = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How one rank worked in one window."""
-
-    incarnation: str
-    steps: int
-    busy_s: float
-    """Mean seconds a step in which the rank worked alone: all phases but waiting and long ones."""
-    step_s: float
-    """Mean seconds a step, waiting included."""
-    usual_s: float = 0.0
-    """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
-    cohort: int = 1
-    """Ranks in the cohort, itself included."""
-    z: float = 0.0
-    """Robust z-score: distance from the cohort's median in 1.4826 max(MAD, 1 % of the median)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One span of time, over which the paces of all ranks can be compared."""
-
-    start_s: float
-    end_s: float
-    paces: Mapping[RankName, Pace]
 
 
 @dataclass(slots=True)
@@ -82,7 +55,8 @@ class RankTrack:
     report_s: float | None = None
     silent_since_s: float | None = None
     """First tick of the present silence; None while it answers."""
-    progress: int | None = None
+    progress: tuple[int, int] | None = None
+    """Phase changes and collectives entered or left, so far."""
     progress_since_s: float = 0.0
     moved_s: float | None = None
     """When this monitor last saw the progress counter change."""
@@ -122,9 +96,11 @@ class RankTrack:
     @property
     def stall_s(self) -> float:
         """At least so long without progress, at the time of the latest report."""
-        if self.step is None or self.report_s is None:
+        report = self.report
+        if report is None or report.step is None or self.report_s is None:
             return 0.0
-        return max(0.0, min(self.step.phase_age_s, self.report_s - self.progress_since_s))
+        own_s = min((report.step.phase_age_s, *(head.age_s for head in report.heads)))
+        return max(0.0, min(own_s, self.report_s - self.progress_since_s))
 
     @property
     def step_s(self) -> float | None:
@@ -133,17 +109,6 @@ class RankTrack:
         if step is None or step.attempt < 1 or not step.seconds:
             return None
         return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
-
-
-@dataclass(slots=True)
-class _Mark:
-    """Counters of a rank at the start of a window."""
-
-    incarnation: str
-    attempt: int
-    busy_s: float
-    at_s: float
-    long_s: float
 
 
 @dataclass(slots=True)
@@ -157,18 +122,21 @@ class History:
     """Everything seen so far, as far as it still matters."""
 
     config: KeeperConfig
+    pace: PaceMeter
     now_s: float = 0.0
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
     """Sorted by rank; holds ranks that are registered no more for an hour."""
-    windows: deque[Window] = field(default_factory=lambda: deque(maxlen=_WINDOWS_KEPT))
     lighthouse: LighthouseView | None = None
     """Of the latest tick; None while the Lighthouse is away."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
-    _marks: dict[RankName, _Mark] = field(default_factory=dict)
-    _marked_s: float | None = None
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: KeeperConfig) -> History:
+        """An empty history."""
+        return cls(config, PaceMeter(config))
 
     # -- what detectors ask ----------------------------------------------------------------
 
@@ -188,7 +156,7 @@ class History:
         """Seconds a step of this rank: the median of its windows, else the mean of its life."""
         recent = [
             window.paces[track.rank].step_s
-            for window in list(self.windows)[-20:]
+            for window in list(self.pace.windows)[-20:]
             if track.rank in window.paces
         ]
         if len(recent) >= 3:
@@ -279,14 +247,14 @@ class History:
         self._forget()
         self._group()
         self._push_records(snapshot)
-        self._push_window()
+        self._push_pace()
 
     def _push_rank(self, observation: Observation) -> None:
         identity, now_s = observation.identity, self.now_s
         track = self.tracks.get(observation.rank)
         if track is None or track.identity.incarnation != identity.incarnation:
             predecessor = None if track is None else track.identity.incarnation
-            if track is not None or self.windows:
+            if track is not None or self.pace.windows:
                 self.disturbed_s = now_s
             track = RankTrack(identity, now_s, now_s, predecessor)
             self.tracks[observation.rank] = track
@@ -336,89 +304,31 @@ class History:
             except FlightRecordError:
                 continue  # unreadable is as good as missing: no evidence either way
 
-    # -- windows ---------------------------------------------------------------------------
-
-    def _push_window(self) -> None:
+    def _push_pace(self) -> None:
         if self.now_s - self.disturbed_s < self.config.restart_quiet_s:
-            self._marked_s = None
+            self.pace.drop()
             return
-        if self._marked_s is None:
-            self._mark()
-            return
-        span_s = self.now_s - self._marked_s
-        if span_s < self.config.window_s:
-            return
-        if span_s > self.config.window_limit_s:
-            self._mark()
-            return
-        window = self._window()
-        if window is None:
-            return
-        if window.paces:
-            self.windows.append(window)
-        self._mark()
-
-    def _mark(self) -> None:
-        self._marked_s = self.now_s
-        self._marks = {}
-        for track in self.present():
-            if track.fresh is not None and track.step is not None and self.participating(track):
-                self._marks[track.rank] = _mark(track, track.step, self.now_s)
-
-    def _window(self) -> Window | None:
-        """The window since the marks were set; None while a rank has too few steps in it."""
-        assert self._marked_s is not None  # noqa: S101 - the caller looked
-        paces: dict[RankName, Pace] = {}
-        for rank, mark in self._marks.items():
-            track = self.tracks.get(rank)
-            if track is None or track.fresh is None or track.step is None:
-                continue
-            now = _mark(track, track.step, self.now_s)
-            steps = now.attempt - mark.attempt
-            if now.incarnation != mark.incarnation:
-                continue
-            if steps < self.config.window_steps:
-                return None
-            paces[rank] = Pace(
-                incarnation=now.incarnation,
-                steps=steps,
-                busy_s=max(0.0, now.busy_s - mark.busy_s) / steps,
-                step_s=max(0.0, now.at_s - mark.at_s - (now.long_s - mark.long_s)) / steps,
-            )
-        return Window(self._marked_s, self.now_s, _compared(paces))
+        self.pace.push(
+            self.now_s,
+            [
+                Reading(track.rank, track.identity.incarnation, track.step, _inside(track))
+                for track in self.present()
+                if track.step is not None and self.participating(track)
+            ],
+        )
 
 
-def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
-    """Each pace beside those of its cohort."""
-    lanes: dict[int, list[RankName]] = {}
-    for rank in paces:
-        lanes.setdefault(split_rank_name(rank)[1], []).append(rank)
-    found = dict(paces)
-    for lane in lanes.values():
-        if len(lane) < 2:
-            continue
-        busy = sorted(paces[rank].busy_s for rank in lane)
-        middle = median(busy)
-        spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
-        for rank in lane:
-            value = paces[rank].busy_s
-            found[rank] = replace(
-                paces[rank],
-                usual_s=_median_without(busy, value),
-                cohort=len(lane),
-                z=(value - middle) / spread if spread > 0 else 0.0,
-            )
-    return found
+def _inside(track: RankTrack) -> bool:
+    report = track.fresh
+    return report is not None and any(inside_own_group(head, track) for head in report.heads)
 
 
-def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Median of ordered values less one occurrence of `value`, in O(1)."""
-    rest = len(ordered) - 1
-    low, high = (rest - 1) // 2, rest // 2
-    # Leaving `value` out moves everything from its place on down by one.
-    after_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
-    after_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
-    return (after_low + after_high) / 2
+def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
+    """Whether the rank is inside a collective of its own replica group.
+
+    A process group larger than the replica group spans groups: that wait is TorchFT's.
+    """
+    return head.enqueued > head.completed and 1 < head.size <= track.identity.world_size
 
 
 def _order(track: RankTrack) -> tuple[str, int]:
@@ -430,10 +340,11 @@ def _push_step(track: RankTrack, report: StateReport, now_s: float) -> None:
     track.report, track.report_s = report, now_s
     if step is None:
         return
-    if track.progress is None or step.progress != track.progress:
+    progress = step.progress, sum(head.enqueued + head.completed for head in report.heads)
+    if progress != track.progress:
         if track.progress is not None:
             track.moved_s = now_s
-        track.progress, track.progress_since_s = step.progress, now_s
+        track.progress, track.progress_since_s = progress, now_s
     if step.last_commit_age_s is not None:
         track.last_commit_s = now_s - step.last_commit_age_s
         if track.first_commit_s is None and (before is not None or step.commits == 1):
@@ -447,17 +358,3 @@ def _push_process(track: RankTrack, report: StateReport, now_s: float) -> None:
     track.dead_sightings += 1
     if track.died_s is None:
         track.died_s = now_s - (report.process.dead_age_s or 0.0)
-
-
-def _mark(track: RankTrack, step: StepState, now_s: float) -> _Mark:
-    busy_s = sum(
-        seconds
-        for name, seconds in step.seconds.items()
-        if name != WAITING_PHASE and name not in LONG_PHASES
-    )
-    long_s = sum(seconds for name, seconds in step.seconds.items() if name in LONG_PHASES)
-    if step.phase in LONG_PHASES:
-        long_s += step.phase_age_s
-    elif step.phase != WAITING_PHASE:
-        busy_s += step.phase_age_s
-    return _Mark(track.identity.incarnation, step.attempt, busy_s, now_s, long_s)

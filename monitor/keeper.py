@@ -20,13 +20,11 @@ from monitor.evictors import Accused, Evictors, Order
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
-from monitor.pace import PaceBook
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
 from monitor.quarantine import Quarantine
 from monitor.snapshot import (
-    EvictionProgress,
     Failure,
     LighthouseAway,
     LighthouseView,
@@ -35,6 +33,7 @@ from monitor.snapshot import (
 )
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
+from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
 
 log = logging.getLogger(__name__)
@@ -43,6 +42,8 @@ _SWEEP_SHARE: Final = 0.8
 """Of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
+_LOOP_LATE_S: Final = 2.0
+"""A fetch loop that is later than this is broken: the tick goes on without it."""
 
 
 class Judge(Protocol):
@@ -77,11 +78,10 @@ class Keeper:
         self._parts = parts
         self._notes = notes
         self._chronicle = Chronicle(remembered)
-        self._paces = PaceBook()
+        self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
-        self._active: dict[IncidentId, EvictionProgress] = {}
         self._broken: dict[str, str] = {}
         self._view: View | None = None
         self._deadline_s = min(
@@ -149,16 +149,15 @@ class Keeper:
     def _observe(self, now_s: float, lateness_s: float) -> Snapshot:
         parts = self._parts
         page = None if parts.lighthouse is None else parts.lighthouse.begin_look(self._deadline_s)
-        targets = parts.registry.targets()
         sweep = parts.poller.sweep(
-            targets,
+            parts.registry.targets(),
             deadline_s=self._deadline_s,
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway("none configured")
         if page is not None:
-            lighthouse = page.result(timeout=self._deadline_s + 1.0)
+            lighthouse = page.result(timeout=self._deadline_s + _LOOP_LATE_S)
         self._learn(sweep)
         parts.evictors.note(lighthouse)
         return Snapshot(
@@ -256,22 +255,19 @@ class Keeper:
         return None
 
     def _count_evictions(self) -> None:
-        active = {progress.incident_id: progress for progress in self._parts.evictors.active()}
-        for incident_id in self._active.keys() - active.keys():
-            progress = self._chronicle.evictions().get(incident_id)
-            incident = self._chronicle.get(incident_id)
-            outcome = "left" if progress is None or progress.gone_s is None else "gone"
-            if progress is not None and progress.failed is not None:
-                outcome = "failed"
+        for progress in self._parts.evictors.take_ended():
+            incident = self._chronicle.get(progress.incident_id)
             kind = "by_hand" if incident is None else str(incident.kind)
+            outcome = "left" if progress.gone_s is None else "gone"
+            if progress.failed is not None:
+                outcome = "failed"
             self._parts.instruments.evictions.labels(kind, outcome).inc()
-        self._active = active
 
     # -- show ---------------------------------------------------------------------------------
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         parts = self._parts
-        paces = self._paces.push(snapshot)
+        tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
         self._view = View(
@@ -283,7 +279,7 @@ class Keeper:
             evictions=self._chronicle.evictions(),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
-            paces=paces,
+            tempos=tempos,
             troubles=tuple(self._troubles(snapshot, result)),
         )
 

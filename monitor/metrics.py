@@ -168,9 +168,9 @@ def _ranks(view: View) -> Iterator[Metric]:
     rows = [((str(health),), float(tally[str(health)])) for health in RankHealth]
     yield _gauge("ranks", "Registered ranks, by health.", ("health",), rows)
     busy = []
-    for rank, pace in sorted(view.paces.items()):
+    for rank, tempo in sorted(view.tempos.items()):
         group, number = split_rank_name(rank)
-        busy.append(((str(group), str(number)), pace.busy_s))
+        busy.append(((str(group), str(number)), tempo.busy_s))
     text = "Mean seconds a step in which the rank did not wait for others, last window."
     yield _gauge("rank_busy_seconds", text, ("replica_group", "rank"), busy)
 

@@ -1,76 +1,208 @@
-"""How fast each rank goes: seconds a step, and how much of them it works alone. Pure."""
+"""How long ranks work a step: windows common to the whole fleet, robust within each.
+
+Theory of operation. From sweep to sweep a rank's busy seconds (all phases but waiting and
+the long ones) are divided by the steps that it began meanwhile; its pace in a window is the
+median of these shares. So a process that is descheduled once in a while (1 to 3 s is common on
+a busy host, facts/trainer.md) has the pace of its other steps. Means would accuse whoever was
+unlucky. A window ends after
+`window_s` once every rank has `window_steps` in it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
-from monitor.names import RankName
-from monitor.snapshot import Snapshot
+from monitor.config import KeeperConfig
+from monitor.names import RankName, split_rank_name
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
-WINDOW_S: Final = 15.0
-"""Longer is calmer; shorter shows a change sooner."""
+_WINDOWS_KEPT: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Means over the last window."""
+    """How one rank worked in one window."""
 
-    step_s: float
-    """Wall seconds a step."""
+    incarnation: str
+    steps: int
     busy_s: float
-    """Seconds a step in which the rank does not wait for others."""
+    """Median seconds a step in which the rank did not wait across groups."""
+    low_s: float
+    """The share that only 3 of 10 sweeps undercut: what a rank must be slow by. One that is
+    descheduled for half of a window has a high median, and is well."""
+    step_s: float
+    """Mean seconds a step, waiting included, long phases left out."""
+    held: float = 0.0
+    """Share of the busy sweeps in which it was inside a collective of its own group: FSDP's
+    collectives lie within forward and backward, so a victim's busy seconds hold its waiting."""
+    usual_s: float = 0.0
+    """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
+    cohort: int = 1
+    """Ranks in the cohort, itself included."""
+    z: float = 0.0
+    """Robust z-score of `low_s`: distance from the cohort's median, in
+    1.4826 max(MAD, 1 % of the median)."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    at_s: float
+class Window:
+    """One span of time, over which the paces of all ranks can be compared."""
+
+    start_s: float
+    end_s: float
+    paces: Mapping[RankName, Pace]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One participating rank in one sweep."""
+
+    rank: RankName
     incarnation: str
+    step: StepState
+    inside: bool
+    """Whether it is inside a collective of its own group."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
     attempt: int
     busy_s: float
+    long_s: float
 
 
-class PaceBook:
-    """Remembers one window of marks for each rank."""
+@dataclass(slots=True)
+class _Course:
+    """One rank since its window began."""
 
-    def __init__(self) -> None:
-        self._marks: dict[RankName, deque[_Mark]] = {}
+    incarnation: str
+    start: _Counters
+    last: _Counters
+    shares_s: list[float] = field(default_factory=list)
+    sweeps: int = 0
+    held: int = 0
+    current: bool = True
+    """Whether the latest sweep saw it."""
 
-    def push(self, snapshot: Snapshot) -> Mapping[RankName, Pace]:
-        """The pace of every rank that moved within the window; one that stands has none."""
-        seen = {observation.rank: observation for observation in snapshot.observations}
-        self._marks = {rank: marks for rank, marks in self._marks.items() if rank in seen}
-        paces: dict[RankName, Pace] = {}
-        for rank, observation in seen.items():
-            report = observation.report
-            if report is None or report.step is None:
-                continue
-            mark = _Mark(
-                snapshot.now_s,
-                report.identity.incarnation,
-                report.step.attempt,
-                _busy_s(report.step),
+
+@dataclass(slots=True)
+class PaceMeter:
+    """Turns sweeps into windows, of which it keeps the last 120."""
+
+    config: KeeperConfig
+    windows: deque[Window] = field(default_factory=lambda: deque(maxlen=_WINDOWS_KEPT))
+    _courses: dict[RankName, _Course] = field(default_factory=dict)
+    _start_s: float | None = None
+
+    def drop(self) -> None:
+        """Throw the window under way away."""
+        self._start_s = None
+
+    def push(self, now_s: float, readings: Iterable[Reading]) -> None:
+        """Take in one sweep of the participating ranks."""
+        sweep = {reading.rank: reading for reading in readings}
+        if self._start_s is None:
+            self._begin(now_s, sweep)
+            return
+        for rank, course in self._courses.items():
+            _advance(course, sweep.get(rank))
+        span_s = now_s - self._start_s
+        if span_s > self.config.window_limit_s:
+            self._begin(now_s, sweep)
+        elif span_s >= self.config.window_s:
+            self._end(now_s, sweep)
+
+    def _begin(self, now_s: float, sweep: Mapping[RankName, Reading]) -> None:
+        self._start_s, self._courses = now_s, {}
+        for rank, reading in sweep.items():
+            counters = _counters(reading.step)
+            self._courses[rank] = _Course(reading.incarnation, counters, counters)
+
+    def _end(self, now_s: float, sweep: Mapping[RankName, Reading]) -> None:
+        here = {rank: course for rank, course in self._courses.items() if course.current}
+        if any(_steps(course) < self.config.window_steps for course in here.values()):
+            return
+        start_s = now_s if self._start_s is None else self._start_s
+        paces = {rank: _pace(course, now_s - start_s) for rank, course in here.items()}
+        if paces:
+            self.windows.append(Window(start_s, now_s, _compared(paces)))
+        self._begin(now_s, sweep)
+
+
+def _counters(step: StepState) -> _Counters:
+    busy_s = long_s = 0.0
+    for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
+        if name in LONG_PHASES:
+            long_s += spent_s
+        elif name != WAITING_PHASE:
+            busy_s += spent_s
+    return _Counters(step.attempt, busy_s, long_s)
+
+
+def _advance(course: _Course, reading: Reading | None) -> None:
+    course.current = reading is not None and reading.incarnation == course.incarnation
+    if reading is None or not course.current:
+        return
+    if reading.step.phase != WAITING_PHASE and reading.step.phase not in LONG_PHASES:
+        course.sweeps += 1
+        course.held += reading.inside
+    if reading.step.attempt > course.last.attempt:
+        now = _counters(reading.step)
+        spent_s = max(0.0, now.busy_s - course.last.busy_s)
+        course.shares_s.append(spent_s / (now.attempt - course.last.attempt))
+        course.last = now
+
+
+def _steps(course: _Course) -> int:
+    return course.last.attempt - course.start.attempt
+
+
+def _pace(course: _Course, span_s: float) -> Pace:
+    steps = _steps(course)
+    paused_s = course.last.long_s - course.start.long_s
+    shares_s = sorted(course.shares_s) or [0.0]
+    return Pace(
+        incarnation=course.incarnation,
+        steps=steps,
+        busy_s=median(shares_s),
+        low_s=shares_s[int(0.3 * (len(shares_s) - 1))],
+        step_s=max(0.0, span_s - paused_s) / max(1, steps),
+        held=course.held / course.sweeps if course.sweeps else 0.0,
+    )
+
+
+def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
+    """Each pace beside those of its cohort."""
+    lanes: dict[int, list[RankName]] = {}
+    for rank in paces:
+        lanes.setdefault(split_rank_name(rank)[1], []).append(rank)
+    found = dict(paces)
+    for lane in lanes.values():
+        if len(lane) < 2:
+            continue
+        busy = sorted(paces[rank].busy_s for rank in lane)
+        middle = median(busy)
+        spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
+        for rank in lane:
+            value, low_s = paces[rank].busy_s, paces[rank].low_s
+            found[rank] = replace(
+                paces[rank],
+                usual_s=_median_without(busy, value),
+                cohort=len(lane),
+                z=(low_s - middle) / spread if spread > 0 else 0.0,
             )
-            marks = self._marks.setdefault(rank, deque())
-            if marks and marks[-1].incarnation != mark.incarnation:
-                marks.clear()
-            if not marks or marks[-1].attempt != mark.attempt:
-                marks.append(mark)  # only the moments at which a step was seen to be over
-            while len(marks) > 1 and mark.at_s - marks[1].at_s > WINDOW_S:
-                marks.popleft()
-            if len(marks) > 1 and mark.at_s - marks[-1].at_s <= WINDOW_S:
-                paces[rank] = _pace(marks[0], marks[-1])
-        return paces
+    return found
 
 
-def _busy_s(step: StepState) -> float:
-    quiet = LONG_PHASES | {WAITING_PHASE}
-    return sum(seconds for phase, seconds in step.seconds.items() if phase not in quiet)
-
-
-def _pace(first: _Mark, last: _Mark) -> Pace:
-    steps = max(1, last.attempt - first.attempt)
-    return Pace((last.at_s - first.at_s) / steps, max(0.0, last.busy_s - first.busy_s) / steps)
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Median of ordered values less one occurrence of `value`, in O(1)."""
+    rest = len(ordered) - 1
+    low, high = (rest - 1) // 2, rest // 2
+    # Leaving `value` out moves everything from its place on down by one.
+    after_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
+    after_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
+    return (after_low + after_high) / 2

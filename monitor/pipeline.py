@@ -100,7 +100,7 @@ class Pipeline:
     ) -> None:
         self._config = config
         self._detectors = tuple(detectors)
-        self._history = History(config)
+        self._history = History.of(config)
         self._tracker = Tracker(config)
         self._tracker.restore(incidents)
         self._past: list[PastEviction] = []

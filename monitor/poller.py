@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -35,6 +34,7 @@ STATE_MAX_BYTES: Final = 64 * 1024
 """A state with 8 process groups takes 1 KiB."""
 RECORD_MAX_BYTES: Final = 8 * 1024 * 1024
 """2,000 entries of torch's record with stacks take about 2 MiB."""
+_LOOP_LATE_S: Final = 3.0
 RECORDS_AT_ONCE: Final = 32
 """Tier 2 is for the few ranks that matter; more are left for the next tick."""
 
@@ -64,21 +64,13 @@ class Poller:
         wanted: Sequence[RankName] = (),
         unidentified: Sequence[str] = (),
     ) -> Sweep:
-        """Look at everyone; returns after at most about `deadline_s` seconds."""
-        return self.begin(
-            targets, deadline_s=deadline_s, wanted=wanted, unidentified=unidentified
-        ).result()
+        """Look at everyone; returns after at most about `deadline_s` seconds.
 
-    def begin(
-        self,
-        targets: Sequence[Target],
-        *,
-        deadline_s: float,
-        wanted: Sequence[RankName] = (),
-        unidentified: Sequence[str] = (),
-    ) -> Future[Sweep]:
-        """Start a sweep."""
-        return self._fetcher.submit(self._sweep(targets, deadline_s, wanted, unidentified))
+        Raises:
+            TimeoutError: the fetcher's own loop does not run.
+        """
+        work = self._sweep(targets, deadline_s, wanted, unidentified)
+        return self._fetcher.submit(work).result(timeout=deadline_s + _LOOP_LATE_S)
 
     async def _sweep(
         self,

@@ -1,10 +1,11 @@
 """What must survive the monitor: SQLite in WAL mode, one file.
 
 Theory of operation. Every write is an idempotent upsert or delete by primary key. It goes into
-`_pending` (the latest value for each key wins) and `flush` writes all of `_pending` in one
-transaction. When the disk is full or gone the transaction fails, is counted, and the writes
-stay pending for the next flush: nothing is lost while the process lives, and nobody waits.
-Only opening the store raises: a monitor that cannot remember does not start.
+`_pending` (the latest value for each key wins); a thread of its own writes all of `_pending` in
+one transaction whenever `flush` asks, and `flush` waits for it, but not for ever. When the disk
+is full or gone the transaction fails, is counted, and the writes stay pending for the next
+flush; when it hangs, so does that one thread. Nothing is lost while the process lives. Only
+opening the store raises: a monitor that cannot remember does not start.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ CREATE TABLE IF NOT EXISTS quarantine (
     until_s REAL, incident_id TEXT);
 CREATE TABLE IF NOT EXISTS targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
+
+FLUSH_S: Final = 1.0
+"""Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
 
 Key = tuple[str, tuple[Any, ...]]
 """Table and primary key."""
@@ -104,26 +108,36 @@ class Store:
         self.errors = 0
         """Flushes that failed since the start."""
         self.last_error: str | None = None
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._pending: dict[Key, Mapping[str, Any] | None] = {}
+        self._asked = 0
+        self._done = 0
+        self._closing = False
+        self._disk = threading.Lock()
         self._guard = _claim(path)
         try:
             self._db = _open(path)
         except BaseException:
             self._guard.close()
             raise
+        self._writer = threading.Thread(target=self._write_on, name="store", daemon=True)
+        self._writer.start()
 
     def close(self) -> None:
         """Write what is pending and let go of the file."""
         self.flush()
-        with self._lock:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._writer.join(FLUSH_S)
+        if not self._writer.is_alive():
             self._db.close()
             self._guard.close()
 
     @property
     def pending(self) -> int:
         """Writes that wait for a working disk."""
-        with self._lock:
+        with self._changed:
             return len(self._pending)
 
     # -- writing ------------------------------------------------------------------------------
@@ -190,25 +204,49 @@ class Store:
         self._put("targets", {"rank": rank}, None)
 
     def _put(self, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
-        with self._lock:
+        with self._changed:
             self._pending[table, tuple(key.items())] = row
 
-    def flush(self) -> bool:
-        """Write what is pending; False when the disk would not take it (it stays pending)."""
-        with self._lock:
+    def flush(self, wait_s: float = FLUSH_S) -> bool:
+        """Write what is pending; False when the disk has not taken it (it stays pending)."""
+        with self._changed:
             if not self._pending:
                 return True
-            try:
-                with self._db:
-                    for (table, key), row in self._pending.items():
-                        _write(self._db, table, dict(key), row)
-            except sqlite3.Error as exc:
-                self.errors += 1
-                self.last_error = str(exc)
-                return False
-            self._pending.clear()
-            self.last_error = None
-            return True
+            self._asked += 1
+            mine = self._asked
+            self._changed.notify_all()
+            written = self._changed.wait_for(lambda: self._done >= mine, wait_s)
+            if not written:
+                self.last_error = f"the disk has not answered for {wait_s:g} s"
+            return written and self.last_error is None
+
+    def _write_on(self) -> None:
+        """The writer thread."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._asked > self._done)
+                if self._asked == self._done:
+                    return
+                asked, batch = self._asked, dict(self._pending)
+            problem = self._try(batch)
+            with self._changed:
+                self._done, self.last_error = asked, problem
+                self.errors += problem is not None
+                if problem is None:
+                    for key, row in batch.items():
+                        if self._pending.get(key) is row:  # not changed meanwhile
+                            self._pending.pop(key, None)
+                self._changed.notify_all()
+
+    def _try(self, batch: Mapping[Key, Mapping[str, Any] | None]) -> str | None:
+        """One transaction; why it failed."""
+        try:
+            with self._disk, self._db:
+                for (table, key), row in batch.items():
+                    _write(self._db, table, dict(key), row)
+        except sqlite3.Error as exc:
+            return str(exc)
+        return None
 
     # -- reading, at start --------------------------------------------------------------------
 
@@ -219,7 +257,7 @@ class Store:
             StoreError: the file cannot be read.
         """
         try:
-            with self._lock:
+            with self._disk:
                 return self._remembered()
         except sqlite3.Error as exc:
             raise StoreError(f"cannot read store {self.path}: {exc}") from exc
@@ -279,7 +317,7 @@ def _open(path: Path) -> sqlite3.Connection:
     if path.exists() and not os.access(path, os.W_OK):
         raise StoreError(f"cannot write store {path}: permission denied")
     try:
-        db = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=0.25, check_same_thread=False)
     except sqlite3.Error as exc:
         raise StoreError(f"cannot open store {path}: {exc}") from exc
     try:

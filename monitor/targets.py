@@ -95,14 +95,20 @@ class Registry:
         self._strangers: set[str] = set()
 
     def restore(self, bodies: Sequence[Mapping[str, Any]]) -> int:
-        """Take over what an earlier monitor had saved, each with a fresh lease."""
-        now_s, restored = self._clock.now_s(), 0
+        """Take over what an earlier monitor had saved.
+
+        Each has one lease to answer or to renew, without the grace: nobody knows for how long
+        the monitor was away. Targets of a file come back with the file.
+        """
+        heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
         with self._lock:
             for body in bodies:
                 try:
-                    target, superseded = _target_from_json(body, heard_s=now_s)
+                    target, superseded = _target_from_json(body, heard_s)
                 except (WireError, KeyError, TypeError, ValueError):
                     continue  # written by another version: the next renewal brings it back
+                if target.source is Source.FILE:
+                    continue
                 self._targets[target.rank] = target
                 self._superseded[target.rank] = superseded
                 restored += 1
@@ -262,12 +268,13 @@ class TargetsFile:
             stamp = (stat.st_mtime_ns, stat.st_size)
             if stamp == self._stamp:
                 return None
-            self._stamp = stamp
-            return parse_file_sd(self._path.read_text(encoding="utf-8"))
+            urls = parse_file_sd(self._path.read_text(encoding="utf-8"))
         except OSError as exc:
             raise TargetsError(f"cannot read targets file {self._path}: {exc.strerror}") from exc
         except ValueError as exc:
             raise TargetsError(f"targets file {self._path}: {exc}") from exc
+        self._stamp = stamp  # a list that cannot be read is tried again, and said again
+        return urls
 
 
 def parse_file_sd(text: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
-from monitor.names import GroupName, IncidentId
+from monitor.names import GroupName, IncidentId, RankName
 from monitor.snapshot import EvictionProgress
 
 _GONE_UNCONFIRMED_S: Final = 30.0
@@ -145,7 +145,7 @@ class Tracker:
             incarnations=incident.incarnations
             if same
             else _incarnations(history, verdict.culprits),
-            verdict=verdict,
+            verdict=replace(verdict, victims=_victims(incident, verdict)),
             last_seen_s=history.now_s,
         )
         if incident.state is State.PENDING and sightings >= self._needed(verdict.kind):
@@ -338,6 +338,12 @@ def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incid
     )
 
 
+def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
+    """All who ever waited: a victim that TorchFT's timeout has ended since waits no more."""
+    everyone = {*incident.verdict.victims, *verdict.victims}
+    return tuple(sorted(everyone - set(verdict.culprits)))
+
+
 def _fingerprint(verdict: Verdict) -> str:
     return f"{verdict.kind.value}:{','.join(verdict.culprits)}"
 
@@ -430,7 +436,7 @@ def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | No
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
-    judged = bool(history.windows) and history.windows[-1].start_s >= incident.last_seen_s
+    judged = bool(history.pace.windows) and history.pace.windows[-1].start_s >= incident.last_seen_s
     unseen_s = history.now_s - incident.last_seen_s
     passed = quiet and judged and unseen_s >= config.straggler_clear_s
     return "keeps pace again" if passed else None

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
-from monitor.pace import Pace
 from monitor.pipeline import RankHealth, TickResult
 from monitor.snapshot import (
     EvictionProgress,
@@ -23,6 +22,7 @@ from monitor.snapshot import (
     Unreachable,
 )
 from monitor.store import DecisionRow, QuarantineEntry, eviction_to_json
+from monitor.tempo import Tempo
 
 SCHEMA: Final = 1
 
@@ -54,7 +54,7 @@ class View:
     """The latest of each incident."""
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
-    paces: Mapping[RankName, Pace] = field(default_factory=dict)
+    tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
 
@@ -187,7 +187,7 @@ def ranks_to_json(view: View) -> list[dict[str, Any]]:
 def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
     identity, report = seen.identity, seen.report
     step = None if report is None else report.step
-    pace = view.paces.get(seen.rank)
+    tempo = view.tempos.get(seen.rank)
     away = seen.outcome if isinstance(seen.outcome, Unreachable) else None
     return {
         "rank": seen.rank,
@@ -206,8 +206,8 @@ def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
         "quorum_id": None if step is None else step.quorum_id,
         "participants": None if step is None else step.participants,
         "loss": None if step is None else _finite(step.loss),
-        "step_s": None if pace is None else round(pace.step_s, 4),
-        "busy_s": None if pace is None else round(pace.busy_s, 4),
+        "step_s": None if tempo is None else round(tempo.step_s, 4),
+        "busy_s": None if tempo is None else round(tempo.busy_s, 4),
         "unreachable": None
         if away is None
         else {"reason": str(away.reason), "detail": away.detail},

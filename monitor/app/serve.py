@@ -9,6 +9,7 @@ import threading
 from typing import Any, Final
 
 from flask import Flask
+from waitress import wasyncore
 from waitress.server import create_server
 
 from monitor.app.answers import BODY_MAX_BYTES
@@ -54,14 +55,15 @@ class Server:
         Raises:
             ServeError: the address is in use or not ours.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
         except OSError as exc:
+            listener.close()
             raise ServeError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
         self._listener = listener
+        self._connections: dict[int, Any] = {}
         self._server: Any = None
         self._thread: threading.Thread | None = None
         self.port: int = listener.getsockname()[1]
@@ -72,6 +74,7 @@ class Server:
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._server = create_server(
             app,
+            map=self._connections,
             sockets=[self._listener],
             threads=THREADS,
             connection_limit=CONNECTIONS,
@@ -83,10 +86,11 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; requests under way get up to a second."""
+        """Stop; requests under way get up to a second."""
         if self._server is None or self._thread is None:
             self._listener.close()
             return
-        self._server.close()
         self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
+        # the loop ends when no connection is left, so they are closed in its own thread
+        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._connections))
         self._thread.join(timeout=1.0)

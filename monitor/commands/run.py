@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.token import add_token_option, read_token
@@ -18,6 +18,9 @@ from monitor.evictors import Patience
 from monitor.service import TOKENLESS, Options, Service, StartError, reach
 
 log = logging.getLogger("lightkeeper")
+
+_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_LAST_TICK_S: Final = 5.0
 
 EXAMPLES = """\
 examples:
@@ -103,17 +106,22 @@ def run(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = _options(args)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # before any thread starts, so that all of them leave the signals to `sigtimedwait`
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         service = Service(options)
     except StartError as exc:
         raise CommandError(str(exc), USAGE) from exc
     with service:
         _greet(options, service.url)
-        service.run(stop)
+        stop = threading.Event()
+        loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
+        loop.start()
+        while loop.is_alive() and signal.sigtimedwait(_SIGNALS, 1.0) is None:
+            pass
         log.info("stopping")
+        stop.set()
+        loop.join(_LAST_TICK_S)
     return DONE
 
 

@@ -53,6 +53,8 @@ def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
         return (
             f"{still}{usual}: its interpreter has not run for {seconds(frozen_s)}, the GIL is held"
         )
+    if standing is Standing.LEFT:
+        return f"{still}{usual}, inside a collective that its peers have completed"
     return still + usual
 
 
@@ -71,9 +73,11 @@ def _phase(track: RankTrack) -> str:
 
 
 def _since_s(track: RankTrack) -> float:
-    if track.step is None or track.report_s is None:
+    if track.report is None or track.step is None or track.report_s is None:
         return track.seen_s
-    return track.report_s - track.step.phase_age_s
+    return track.report_s - min(
+        (track.step.phase_age_s, *(head.age_s for head in track.report.heads))
+    )
 
 
 def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

@@ -15,12 +15,16 @@ from statistics import median
 
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import listed, plural, seconds
-from monitor.history import History, Pace, RankTrack, Window
+from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
+from monitor.pace import Pace, Window
 
 _SHARE_OF_STEP = 0.1
 """Of a step, what the excess must come to: less slows nobody down noticeably."""
 _BASELINE_WINDOWS = 3
+_OWN_SHARE = 2 / 3
+"""Of slow ranks in one group, those that work at least so long as the busiest are culprits; the
+others are slow because they wait for it inside forward and backward."""
 _SMALL_COHORT = 4
 
 
@@ -31,11 +35,13 @@ class _Slow:
     last: Pace
     since_s: float
     lost_s: float
+    alone_s: float
+    """Busy seconds a step, less the share seen inside collectives of its own group."""
 
 
 def straggler(history: History) -> tuple[Verdict, ...]:
     """One verdict for each replica group with ranks that have been slow for several windows."""
-    windows = list(history.windows)
+    windows = list(history.pace.windows)
     if len(windows) < history.config.straggler_windows:
         return ()
     if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
@@ -54,8 +60,8 @@ def _slow(history: History, pace: Pace) -> bool:
     config = history.config
     return (
         pace.cohort > 1
-        and pace.busy_s > config.straggler_ratio * pace.usual_s
-        and pace.busy_s - pace.usual_s > _SHARE_OF_STEP * pace.step_s
+        and pace.low_s > config.straggler_ratio * pace.usual_s
+        and pace.low_s - pace.usual_s > _SHARE_OF_STEP * pace.step_s
         and (pace.cohort < _SMALL_COHORT or pace.z > config.straggler_z)
     )
 
@@ -79,6 +85,8 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
         last=present[-1],
         since_s=windows[start].start_s,
         lost_s=max(0.0, lost_s),
+        alone_s=median([pace.busy_s for pace in present])
+        * (1 - sum(pace.held for pace in present) / len(present)),
     )
 
 
@@ -123,7 +131,10 @@ def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> t
     return start, lost_s
 
 
-def _verdict(history: History, group: GroupName, slow: list[_Slow]) -> Verdict:
+def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict:
+    most_s = max(found.alone_s for found in suspects)
+    slow = [found for found in suspects if found.alone_s >= _OWN_SHARE * most_s]
+    held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
     config = history.config
@@ -141,7 +152,7 @@ def _verdict(history: History, group: GroupName, slow: list[_Slow]) -> Verdict:
         victims=tuple(
             track.rank
             for track in history.present()
-            if track.group != group and history.participating(track)
+            if track.rank in held or (track.group != group and history.participating(track))
         ),
         evidence={
             found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "

@@ -4,8 +4,9 @@ Theory of operation. Each rank is given one standing. A rank inside an unfinishe
 of its own group waits for the members that have not entered it (ring heads). A rank in phase
 `communication` without one waits across groups: for its counterparts (same group rank)
 elsewhere, by TorchFT's all-reduce or quorum, and for its own group, by the commit vote. Any
-other rank is alone: nothing but itself holds it up. So is a stopped process and one whose
-interpreter does not run, whatever phase it reports. A rank alone that stands still for
+other rank is alone: nothing but itself holds it up. So is a stopped process, one whose
+interpreter does not run, and one left behind in a collective that a peer has completed, whatever
+phase they report. A rank alone that stands still for
 longer than its allowance is a root. Whoever reaches a root is its victim. Edges may
 name too many ranks, never too few: an edge to a rank that moves accuses nobody.
 (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
@@ -17,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from monitor.history import History, RankTrack
+from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
-from worker_server.wire import WAITING_PHASE, GroupHead
+from worker_server.wire import WAITING_PHASE
 
 
 class Standing(StrEnum):
@@ -32,10 +33,11 @@ class Standing(StrEnum):
     FROZEN = "frozen"  # the interpreter does not run: the GIL is held
     HELD = "held"  # inside an unfinished collective of its own group
     WAITING = "waiting"  # in communication across groups
+    LEFT = "left"  # inside a collective that all have entered and a peer has left
     ALONE = "alone"  # works by itself
 
 
-SELF_HELD = frozenset({Standing.STOPPED, Standing.FROZEN, Standing.ALONE})
+SELF_HELD = frozenset({Standing.STOPPED, Standing.FROZEN, Standing.LEFT, Standing.ALONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Stuck:
     """Inside it now."""
     absent: tuple[RankName, ...]
     """Of the members known, those that have not entered it."""
+    completed: tuple[RankName, ...]
+    """Those that are through with it."""
     stall_s: float
     """At least so long no one inside moved."""
 
@@ -109,6 +113,9 @@ def build(history: History) -> WaitGraph:
         for group, members in history.groups().items()
         for found in _stuck(group, members, standing)
     )
+    for found in stuck:
+        if found.complete and found.completed:
+            standing.update(dict.fromkeys(found.joined, Standing.LEFT))
     floor_s = history.config.stall_floor_s / 2
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
     lanes: dict[int, list[RankName]] = {}
@@ -155,12 +162,17 @@ def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
 
 
 def _is_root(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    allowed_s = history.allowance_s(track)
+    allowed_s, longer_s = history.allowance_s(track), history.config.unwitnessed_factor
     if track.stall_s < allowed_s:
         return False
-    if graph.standing[track.rank] is not Standing.ALONE or graph.victims((track.rank,)):
-        return True
-    return track.stall_s >= allowed_s * history.config.unwitnessed_factor
+    match graph.standing[track.rank]:
+        case Standing.STOPPED | Standing.FROZEN:
+            return True
+        case Standing.LEFT:  # part of its stall it may have waited for its peers to enter
+            return track.stall_s >= allowed_s * longer_s
+        case _:
+            witnessed = bool(graph.victims((track.rank,)))
+            return witnessed or track.stall_s >= allowed_s * longer_s
 
 
 def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
@@ -177,17 +189,9 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
     frozen_s = report.process.interpreter_age_s
     if frozen_s is not None and frozen_s >= history.hang_after_s(track):
         return Standing.FROZEN
-    if any(_unfinished(head, track) for head in report.heads):
+    if any(inside_own_group(head, track) for head in report.heads):
         return Standing.HELD
     return Standing.WAITING if step.phase == WAITING_PHASE else Standing.ALONE
-
-
-def _unfinished(head: GroupHead, track: RankTrack) -> bool:
-    """Whether the rank is inside a collective of its own replica group.
-
-    A process group larger than the replica group spans groups: that wait is TorchFT's.
-    """
-    return head.enqueued > head.completed and 1 < head.size <= track.identity.world_size
 
 
 def _stuck(
@@ -206,11 +210,13 @@ def _stuck(
             head.name
             for track in held
             for head in heads[track.rank].values()
-            if _unfinished(head, track)
+            if inside_own_group(head, track)
         }
     )
     for name in names:
-        inside = [t for t in held if name in heads[t.rank] and _unfinished(heads[t.rank][name], t)]
+        inside = [
+            t for t in held if name in heads[t.rank] and inside_own_group(heads[t.rank][name], t)
+        ]
         for seq in sorted({heads[track.rank][name].enqueued for track in inside}):
             joined = [t for t in inside if heads[t.rank][name].enqueued == seq]
             size = heads[joined[0].rank][name].size
@@ -221,6 +227,11 @@ def _stuck(
                 for track in pool
                 if name not in heads.get(track.rank, {}) or heads[track.rank][name].enqueued < seq
             )
+            completed = tuple(
+                track.rank
+                for track in pool
+                if name in heads.get(track.rank, {}) and heads[track.rank][name].completed >= seq
+            )
             yield Stuck(
                 group=group,
                 process_group=name,
@@ -229,5 +240,6 @@ def _stuck(
                 ops=tuple(sorted({heads[track.rank][name].op for track in joined})),
                 joined=tuple(track.rank for track in joined),
                 absent=absent,
+                completed=completed,
                 stall_s=min(track.stall_s for track in joined),
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Final
 
 from monitor.clock import Clock
@@ -22,6 +23,10 @@ from worker_server.wire import PATH_EVICT, split_rank_name
 
 ASK_MARGIN_S: Final = 6.5
 """Beyond the grace: a WorkerServer looks for up to 5 s whether the process is gone."""
+
+
+_LAST_WORD_S: Final = 0.3
+"""For the answer of a kill that has already worked: it makes a better story, no more."""
 
 
 def quarantine_hosts(
@@ -80,6 +85,15 @@ class LighthouseKill:
             )
             self._answer = None
 
+    def settle(self) -> None:
+        """The eviction is over: take the answer if it is there, or say that none came."""
+        if self._answer is None or self.outcome is None:
+            return
+        wait([self._answer], timeout=_LAST_WORD_S)
+        said = self._answer.result() if self._answer.done() else "no answer so far"
+        self.outcome = replace(self.outcome, finished_s=self._clock.now_s(), detail=said)
+        self._answer = None
+
     def _press(self) -> None:
         replica_id = self._order.evict.replica_id
         if self._lighthouse is not None and replica_id is not None:
@@ -134,8 +148,7 @@ class WorkerEvict:
     def climb(self, look: Look, *, everyone: bool) -> None:
         """Ask those still alive: all of them, or only the stuck ones."""
         now_s = self._clock.now_s()
-        for rank in [rank for rank, ask in self._asks.items() if ask.done()]:
-            self._told[rank] = self._asks.pop(rank).result()
+        self._gather()
         for one in self._order.accused:
             due = everyone or look.lives[one.rank] is Life.STUCK
             asked_s = self._asked_s.get(one.rank)
@@ -176,6 +189,15 @@ class WorkerEvict:
             if answer.status == 200 and isinstance(said, dict) and said.get("gone") is True:
                 self.said_gone.add(one.rank)
         return describe(answer)
+
+    def _gather(self) -> None:
+        for rank in [rank for rank, ask in self._asks.items() if ask.done()]:
+            self._told[rank] = self._asks.pop(rank).result()
+
+    def settle(self) -> None:
+        """The eviction is over: take the answers that are there."""
+        wait(self._asks.values(), timeout=_LAST_WORD_S)
+        self._gather()
 
     def quiet(self) -> bool:
         """Whether everyone who could be asked has been, and has answered or run out of time."""
@@ -224,6 +246,9 @@ class Ladder:
 
     def publish(self, publish: Callable[[RungOutcome], None], *, ended: bool = False) -> None:
         """Tell what the rungs did so far."""
+        if ended:
+            self._kill.settle()
+            self._worker.settle()
         for outcome in (self._kill.outcome, self._worker.outcome(ended=ended)):
             if outcome is not None:
                 publish(outcome)

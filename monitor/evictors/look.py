@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from monitor.evictors.order import Accused, Patience
 from monitor.fetch import Fetcher, FetchError, Question
@@ -15,6 +16,9 @@ from monitor.poller import STATE_MAX_BYTES
 from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.targets import Registry, Standing
 from worker_server.wire import PATH_STATE, Process, StateReport, parse_state
+
+_LOOP_LATE_S: Final = 3.0
+"""A fetch loop that is later than this does not run: the eviction fails and says so."""
 
 
 class Life(StrEnum):
@@ -77,13 +81,14 @@ class Looker:
         """
         lighthouse = self._lighthouse
         page = None if lighthouse is None else lighthouse.begin_look(self._patience.look_s)
+        late_s = self._patience.look_s + _LOOP_LATE_S
         states = [(one, self._fetcher.submit(self._state(one))) for one in accused]
         lives: dict[RankName, Life] = {}
         details: dict[RankName, str] = {}
         for one, state in states:
             told = one.rank in said_gone
-            lives[one.rank], details[one.rank] = self._judge(one, state.result(), told)
-        view = LighthouseAway("none configured") if page is None else page.result()
+            lives[one.rank], details[one.rank] = self._judge(one, state.result(late_s), told)
+        view = LighthouseAway("none configured") if page is None else page.result(late_s)
         return Look(lives, details, view)
 
     async def _state(self, accused: Accused) -> StateReport | str:

@@ -59,6 +59,7 @@ class Evictors:
         self._lock = threading.Lock()
         self._cases: dict[IncidentId, _Case] = {}
         self._past: list[EvictionProgress] = []
+        self._news: list[EvictionProgress] = []
         self._queue: queue.SimpleQueue[_Case | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="evict", daemon=True)
@@ -116,6 +117,12 @@ class Evictors:
         with self._lock:
             return tuple(case.progress for case in self._cases.values() if not case.ended)
 
+    def take_ended(self) -> tuple[EvictionProgress, ...]:
+        """Evictions that ended since this was last asked."""
+        with self._lock:
+            news, self._news = tuple(self._news), []
+        return news
+
     def note(self, view: LighthouseView | LighthouseAway) -> None:
         """What a look at the Lighthouse shows: a group may leave long after it is gone."""
         if isinstance(view, LighthouseAway) or not view.members:
@@ -152,6 +159,7 @@ class Evictors:
                 log.warning("eviction of %s failed: %s", case.progress.group, failed)
             with self._lock:
                 case.ended = True
+                self._news.append(case.progress)
 
     def _carry_out(self, case: _Case) -> str | None:
         """Climb until the accused are gone; the reason when they are not."""

@@ -16,13 +16,24 @@ function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
   if (options.class) made.className = options.class;
   if (options.text !== undefined) made.textContent = options.text;
-  if (options.href) { made.href = options.href; made.target = "_blank"; made.rel = "noopener"; }
+  if (options.href) {
+    made.href = options.href;
+    made.target = "_blank";
+    made.rel = "noopener";
+    made.dataset.key = options.href;
+  }
   if (options.title) made.title = options.title;
   made.append(...children.filter((child) => child !== null));
   return made;
 }
 
-function show(id, ...children) { document.getElementById(id).replaceChildren(...children); }
+// Replaces what an element shows; whoever stood in it with the keyboard stays where they were.
+function show(id, ...children) {
+  const place = document.getElementById(id);
+  const held = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  place.replaceChildren(...children);
+  if (held) place.querySelector(`[data-key="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
+}
 function chip(word) { return el("span", { class: `chip ${TONES[word] || ""}`, text: word }); }
 function number(value) { return value === null || value === undefined ? "–" : String(value); }
 
@@ -35,26 +46,30 @@ function span(seconds) {
 }
 
 function clock(unix) {
-  return unix === null ? "until released" : new Date(unix * 1000).toLocaleTimeString();
+  return new Date(unix * 1000).toLocaleTimeString();
+}
+
+function date(unix) {
+  return unix === null ? "released by hand" : new Date(unix * 1000).toLocaleString();
 }
 
 // -- groups and ranks -------------------------------------------------------------------------
 
 function rankRow(rank) {
   const doing = rank.phase === null ? "" : `${rank.phase} for ${span(rank.phase_age_s)}`;
-  const pace = rank.step_s === null ? "" : ` · ${rank.step_s.toFixed(2)} s/step, busy ${rank.busy_s.toFixed(2)} s`;
+  const pace = rank.step_s === null ? "" : `${rank.step_s.toFixed(2)} s/step, busy ${rank.busy_s.toFixed(2)} s`;
   const base = `/v1/ranks/${encodeURIComponent(rank.rank)}`;
   const trouble = rank.unreachable && `${rank.unreachable.reason}: ${rank.unreachable.detail}`;
   return el("div", { class: "rank" },
     el("span", { class: "name", text: rank.rank, title: `pid ${rank.pid} on ${rank.host}` }),
     chip(rank.health),
-    el("span", { class: "doing", text: doing + pace }),
+    el("span", { class: "doing", text: doing }),
     trouble ? el("span", { class: "trouble", text: trouble }) : null,
     el("span", { class: "links" },
       el("a", { href: `${base}/state`, text: "state" }),
       el("a", { href: `${base}/flight_recorder`, text: "flight recorder" }),
       el("a", { href: `${base}/stacks`, text: "stacks" }),
-      el("span", { text: `pid ${rank.pid}` }),
+      pace ? el("span", { text: pace, title: "wall seconds a step, and those in which it waits for nobody" }) : null,
       rank.loss === null ? null : el("span", { text: `loss ${rank.loss.toPrecision(4)}` })));
 }
 
@@ -86,7 +101,7 @@ function showGroups(snapshot) {
 function story(incident) {
   const lines = incident.story.map((line) => ({ at: line.at_s, to: line.to, why: line.reason }));
   for (const row of incident.decisions) {
-    const to = row.action === "hold" ? `hold: ${row.guard}` : "evict";
+    const to = row.action === "hold" ? `held: ${row.guard}` : "decided: evict";
     lines.push({ at: row.at_s, to, why: row.reason });
   }
   const eviction = incident.eviction;
@@ -135,7 +150,9 @@ function incidentBox(incident, now) {
       incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
   const open = opened.has(incident.id) ? opened.get(incident.id) : incident.state !== "resolved";
   box.open = open;
-  box.querySelector("summary").addEventListener("click", () => opened.set(incident.id, !box.open));
+  const summary = box.querySelector("summary");
+  summary.dataset.key = incident.id;
+  summary.addEventListener("click", () => opened.set(incident.id, !box.open));
   return box;
 }
 
@@ -153,7 +170,7 @@ function showQuarantine(entries) {
   }
   const head = el("thead", {}, el("tr", {}, ...["host", "why", "by", "until"].map((text) => el("th", { text }))));
   const rows = entries.map((entry) => el("tr", {}, ...[entry.host, entry.reason, entry.author,
-    clock(entry.until_s)].map((text) => el("td", { text }))));
+    date(entry.until_s)].map((text) => el("td", { text }))));
   show("quarantine", el("table", {}, head, el("tbody", {}, ...rows)));
 }
 
@@ -211,7 +228,8 @@ async function refresh() {
     showIncidents(last.incidents, snapshot.now_s);
     showQuarantine(snapshot.quarantine);
   } catch (error) {
-    away = error.name === "TimeoutError" ? "it does not answer in time" : error.message;
+    const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };
+    away = known[error.name] || error.message;
   }
   showBanners(last && last.snapshot, away);
   setTimeout(refresh, EVERY_MS);

@@ -60,7 +60,7 @@ Page = tuple[int, str, bytes]
 """Status, content type, body."""
 
 
-class Hang(Exception):
+class Hang(Exception):  # noqa: N818 - an instruction, not an accident
     """The server takes the request and never answers."""
 
 
@@ -77,7 +77,7 @@ class FakeRank:
     phase: str = "forward"
     phase_age_s: float = 0.1
     replica_id: str | None = None
-    token: str | None = "secret"  # noqa: S105
+    token: str | None = "secret"
     mortal: bool = True
     evict: Callable[[FakeRank], Page] | None = None
     """How it answers an eviction; None: as a good WorkerServer does."""

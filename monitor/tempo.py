@@ -1,0 +1,79 @@
+"""How fast each rank goes, for people: plain means over the last seconds. Pure.
+
+Detectors judge by `monitor.pace`, which is robust and slower to show a change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.names import RankName
+from monitor.snapshot import Snapshot
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
+
+WINDOW_S: Final = 15.0
+"""Longer is calmer; shorter shows a change sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """Means over the last window."""
+
+    step_s: float
+    """Wall seconds a step."""
+    busy_s: float
+    """Seconds a step in which the rank does not wait for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    at_s: float
+    incarnation: str
+    attempt: int
+    busy_s: float
+
+
+class TempoBook:
+    """Remembers one window of marks for each rank."""
+
+    def __init__(self) -> None:
+        self._marks: dict[RankName, deque[_Mark]] = {}
+
+    def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
+        """The tempo of every rank that moved within the window; one that stands has none."""
+        seen = {observation.rank: observation for observation in snapshot.observations}
+        self._marks = {rank: marks for rank, marks in self._marks.items() if rank in seen}
+        tempos: dict[RankName, Tempo] = {}
+        for rank, observation in seen.items():
+            report = observation.report
+            if report is None or report.step is None:
+                continue
+            mark = _Mark(
+                snapshot.now_s,
+                report.identity.incarnation,
+                report.step.attempt,
+                _busy_s(report.step),
+            )
+            marks = self._marks.setdefault(rank, deque())
+            if marks and marks[-1].incarnation != mark.incarnation:
+                marks.clear()
+            if not marks or marks[-1].attempt != mark.attempt:
+                marks.append(mark)  # only the moments at which a step was seen to be over
+            while len(marks) > 1 and mark.at_s - marks[1].at_s > WINDOW_S:
+                marks.popleft()
+            if len(marks) > 1 and mark.at_s - marks[-1].at_s <= WINDOW_S:
+                tempos[rank] = _tempo(marks[0], marks[-1])
+        return tempos
+
+
+def _busy_s(step: StepState) -> float:
+    quiet = LONG_PHASES | {WAITING_PHASE}
+    return sum(seconds for phase, seconds in step.seconds.items() if phase not in quiet)
+
+
+def _tempo(first: _Mark, last: _Mark) -> Tempo:
+    steps = max(1, last.attempt - first.attempt)
+    return Tempo((last.at_s - first.at_s) / steps, max(0.0, last.busy_s - first.busy_s) / steps)

@@ -1,0 +1,64 @@
+"""Dead processes, lost hosts, and what only looks like them."""
+
+import pytest
+
+from monitor.pipeline import RankHealth
+from monitor.policy import Guard
+from monitor.snapshot import Failure
+from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, restart, silent
+
+
+def test_a_killed_rank_fires_after_two_observations() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))])).run(40)
+    incident = drive.incident("dead")
+    assert drive.fired[incident.id] == 21.0
+    assert incident.culprits == ("rg_1.1",)
+
+
+def test_the_rest_of_its_group_is_evicted_but_a_single_death_blames_no_host() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))])).run(40)
+    assert [(evict.group, evict.quarantine) for _, evict in drive.evicts] == [("rg_1", ())]
+
+
+def test_a_group_that_died_as_a_whole_needs_no_eviction() -> None:
+    script = [at(20, crash("rg_1.0")), at(25, restart("rg_1"))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    assert [hold.guard for _, hold in drive.holds] == [Guard.ALREADY_GONE]
+    incident = drive.incident("dead")
+    assert incident.resolution == "restarted: its ranks are other processes now"
+    assert incident.milestones.rejoined_s is not None
+
+
+def test_a_death_inhibits_the_hang_that_it_causes_in_its_group() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.0")), at(22, crash("rg_1.1"))])).run(60)
+    assert {incident.kind for incident in drive.seen.values()} == {"dead"}
+
+
+@pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.TIMEOUT, Failure.GARBAGE])
+def test_an_unreachable_worker_server_is_no_dead_rank(failure) -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, silent("rg_1.0", 300.0, failure))])).run(100)
+    assert not drive.seen
+    assert drive.last.rank_health["rg_1.0"] is RankHealth.UNREACHABLE
+
+
+def test_a_silent_group_whose_heartbeat_is_stale_has_lost_its_host() -> None:
+    script = [at(20, crash("rg_1.0")), at(20, silent("rg_1.0", 300.0))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    incident = drive.incident("dead")
+    assert "its host is lost" in incident.verdict.reason
+    assert drive.fired[incident.id] == 36.0
+    assert not drive.evicts
+
+
+def test_a_job_that_ends_as_a_whole_is_no_fault() -> None:
+    script = [at(20, crash(name)) for name in ("rg_0.0", "rg_1.0", "rg_2.0")]
+    drive = Drive(SimFleet(3, 1, script)).run(40)
+    assert not drive.seen
+
+
+def test_a_group_that_crashed_while_waiting_for_the_culprit_is_no_second_fault() -> None:
+    script = [at(20, hang("rg_1.0")), at(40, crash("rg_0.0"))]
+    fleet = SimFleet(4, 1, script)
+    fleet.evictor_works = False
+    drive = Drive(fleet).run(50)
+    assert {incident.kind for incident in drive.seen.values()} == {"not_entered"}

@@ -1,0 +1,154 @@
+"""Hangs on a fake timeline: 3 groups of 1 or 2 of 2; a step takes 0.3 s; the floor is 5 s."""
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence
+from monitor.pipeline import RankHealth
+from monitor.policy import Guard
+from tests.monitor.fleet import (
+    Drive,
+    SimFleet,
+    at,
+    cpu_stall,
+    gil,
+    hang,
+    late,
+    lighthouse_away,
+    pause,
+    recover,
+    restart,
+    silent,
+    stop,
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says", "fires_s"),
+    [
+        pytest.param(hang("rg_1.1", "data"), "stands still in 'data'", (26, 27), id="data loader"),
+        pytest.param(hang("rg_1.1"), "stands still in 'forward'", (26, 27), id="forward"),
+        pytest.param(gil("rg_1.1"), "the GIL is held", (26, 27), id="GIL held"),
+        pytest.param(stop("rg_1.1"), "its process is stopped (state T)", (26, 27), id="SIGSTOP"),
+    ],
+)
+def test_a_hang_fires_7_s_after_the_fault_and_names_the_rank_and_what_it_does(
+    fault, says, fires_s
+) -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, fault)])).run(30)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("rg_1.1",)
+    assert says in incident.verdict.reason
+    assert fires_s[0] <= drive.fired[incident.id] <= fires_s[1]
+    assert incident.verdict.confidence is Confidence.CERTAIN
+
+
+def test_the_ranks_that_wait_are_victims_and_never_culprits() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))])).run(28)
+    assert drive.incident("not_entered").verdict.victims == ("rg_0.0", "rg_0.1", "rg_1.0")
+
+
+def test_names_the_rank_that_hangs_even_when_it_is_rank_zero() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_0.0"))])).run(28)
+    assert drive.incident("not_entered").culprits == ("rg_0.0",)
+
+
+def test_the_group_is_evicted_once_its_host_quarantined_and_every_milestone_filled() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(60)
+    assert drive.evicted() == ["rg_1"]
+    assert drive.evicts[0][1].quarantine == ("host-rg_1",)
+    incident = drive.incident("not_entered")
+    marks = incident.milestones
+    times = [marks.firing_s, marks.left_quorum_s, marks.survivor_commit_s, marks.rejoined_s]
+    assert times == sorted(times)
+    assert marks.evict_asked_s == marks.firing_s
+    assert [line.to for line in incident.story] == [
+        "pending", "firing", "evicting", "left_quorum", "resolved", "survivor_commit", "rejoined",
+    ]  # fmt: skip
+    assert set(drive.last.rank_health.values()) == {RankHealth.HEALTHY}
+
+
+def test_health_says_who_stalls_and_who_waits() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))]), KeeperConfig(observe=True)).run(30)
+    assert drive.last.rank_health == {
+        "rg_0.0": "waiting", "rg_0.1": "waiting", "rg_1.0": "waiting", "rg_1.1": "stalled",
+    }  # fmt: skip
+
+
+def test_a_stall_of_three_seconds_is_no_hang() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, cpu_stall("rg_1.0", 3.0))])).run(60)
+    assert not drive.seen
+
+
+def test_a_hang_that_ends_by_itself_resolves_without_an_eviction_in_observe_mode() -> None:
+    script = [at(20, hang("rg_1.0")), at(40, recover("rg_1.0"))]
+    drive = Drive(SimFleet(3, 1, script), KeeperConfig(observe=True)).run(60)
+    assert drive.incident("not_entered").resolution == "recovered by itself"
+    assert not drive.evicts
+    assert [hold.guard for _, hold in drive.holds] == [Guard.OBSERVE]
+
+
+@pytest.mark.parametrize("phase", ["evaluation", "checkpoint"])
+def test_a_declared_pause_of_one_group_is_no_hang_though_all_others_wait(phase) -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, pause(["rg_1.0"], phase, 60.0))])).run(120)
+    assert not drive.seen
+
+
+def test_a_declared_pause_beyond_its_budget_is_a_hang() -> None:
+    config = KeeperConfig(long_phase_budget_s=30.0, observe=True)
+    drive = Drive(SimFleet(3, 1, [at(20, pause(["rg_1.0"], "checkpoint", 600.0))]), config).run(60)
+    incident = drive.incident("not_entered")
+    assert "'checkpoint'" in incident.verdict.reason
+    assert 51 <= drive.fired[incident.id] <= 53
+
+
+def test_a_rank_in_warm_up_is_not_accused() -> None:
+    drive = Drive(SimFleet(3, 1, [at(0.2, hang("rg_1.0"))])).run(120)
+    assert not drive.seen
+
+
+def test_a_restarting_group_is_not_accused_while_it_starts_for_a_minute() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, restart("rg_1", start_s=60.0))])).run(120)
+    assert not drive.fired
+
+
+def test_a_late_monitor_does_not_inflate_a_stall() -> None:
+    script = [at(19.5, late(30.0)), at(20, cpu_stall("rg_1.0", 3.0))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    assert not drive.seen
+
+
+def test_missed_polls_do_not_inflate_a_stall() -> None:
+    script = [at(20, silent("rg_1.0", 30.0)), at(49, cpu_stall("rg_1.0", 3.0))]
+    drive = Drive(SimFleet(3, 1, script)).run(80)
+    assert not drive.seen
+
+
+def test_while_the_lighthouse_is_away_the_eviction_is_held_and_follows_its_return() -> None:
+    script = [at(20, hang("rg_1.0")), at(21, lighthouse_away(20.0))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    assert [hold.guard for _, hold in drive.holds] == [Guard.LIGHTHOUSE_AWAY]
+    assert [(at_s, evict.group) for at_s, evict in drive.evicts] == [(41.0, "rg_1")]
+
+
+def test_a_slow_program_gets_ten_of_its_steps() -> None:
+    fleet = SimFleet(3, 1, [at(60, hang("rg_1.0"))], pace=4.0)  # 1.2 s a step
+    drive = Drive(fleet).run(90)
+    incident = drive.incident("not_entered")
+    assert 73 <= drive.fired[incident.id] <= 76
+
+
+def test_an_unseen_rank_is_accused_only_when_its_own_group_stands_for_it() -> None:
+    script = [at(20, hang("rg_1.1")), at(20, silent("rg_1.1", 600.0))]
+    drive = Drive(SimFleet(2, 2, script), KeeperConfig(observe=True)).run(60)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("rg_1.1",)
+    assert "cannot be seen" in incident.verdict.reason
+    assert drive.fired[incident.id] >= 40
+
+
+def test_two_hung_groups_of_three_trip_the_breaker() -> None:
+    script = [at(20, hang("rg_1.0")), at(20, hang("rg_2.0"))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    assert not drive.evicts
+    assert Guard.BREAKER in {hold.guard for _, hold in drive.holds}

@@ -1,0 +1,131 @@
+"""Incidents over ticks and over restarts of the monitor."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.config import KeeperConfig
+from monitor.incident import IncidentError, State, incident_from_json, incident_to_json
+from monitor.pipeline import Pipeline
+from monitor.policy import Guard
+from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
+
+
+def restarted(drive: Drive, *, evictions=True) -> Drive:
+    """The same fleet under a monitor that knows only what its store kept, through JSON."""
+    kept = [incident_from_json(json.loads(json.dumps(incident_to_json(i))))
+            for i in drive.last.incidents]  # fmt: skip
+    past = tuple(drive.fleet.evictions.values()) if evictions else ()
+    return Drive(drive.fleet, drive.config, pipeline=Pipeline(drive.config, kept, past))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param([at(20, hang("rg_1.1"))], id="hang"),
+        pytest.param([at(20, crash("rg_1.1"))], id="death"),
+        pytest.param([at(20, mismatch("rg_1.1"))], id="mismatch"),
+        pytest.param([at(40, slow("rg_1.1", 3.0))], id="straggler"),
+    ],
+)
+def test_an_incident_survives_json_whole(script) -> None:
+    drive = Drive(SimFleet(2, 2, script)).run(90)
+    assert drive.fired
+    for incident in drive.seen.values():
+        assert incident_from_json(json.loads(json.dumps(incident_to_json(incident)))) == incident
+
+
+def test_json_that_is_no_incident_names_the_key() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))])).run(30)
+    data = incident_to_json(drive.incident("not_entered"))
+    with pytest.raises(IncidentError, match="missing key 'culprits'"):
+        incident_from_json({key: value for key, value in data.items() if key != "culprits"})
+    with pytest.raises(IncidentError, match="'lost' is not a valid State"):
+        incident_from_json(data | {"state": "lost"})
+
+
+@given(st.dictionaries(st.text(max_size=9), st.none() | st.integers() | st.text()) | st.none())
+def test_any_other_json_raises_only_the_one_error(data) -> None:
+    with pytest.raises(IncidentError):
+        incident_from_json(data)
+
+
+def test_a_restarted_monitor_continues_the_same_incident() -> None:
+    before = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(observe=True)).run(30)
+    after = restarted(before).run(20)
+    assert [i.id for i in after.last.incidents] == [i.id for i in before.last.incidents]
+    assert after.last.incidents[0].state is State.FIRING
+
+
+def test_a_pending_incident_also_survives_a_restart() -> None:
+    before = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(observe=True)).run(27)
+    assert [i.state for i in before.last.incidents] == [State.PENDING]
+    after = restarted(before).run(20)
+    assert [i.id for i in after.last.incidents] == [i.id for i in before.last.incidents]
+    assert after.last.incidents[0].state is State.FIRING
+
+
+def under_eviction() -> Drive:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]))
+    drive.fleet.evictor_works = False
+    drive.run(30)
+    assert drive.incident("not_entered").state is State.EVICTING
+    return drive
+
+
+def test_an_eviction_cut_short_by_a_restart_is_asked_again_for_the_same_incident() -> None:
+    before = under_eviction()
+    after = restarted(before)
+    after.fleet.evictions.clear()
+    after.fleet.evictor_works = True
+    after.run(40)
+    assert [evict.incident_id for _, evict in after.evicts] == list(before.seen)
+    assert after.incident("not_entered").state is State.RESOLVED
+    assert len(after.last.incidents) == 1
+
+
+def test_an_eviction_that_took_effect_while_the_monitor_was_away_is_finished() -> None:
+    before = under_eviction()
+    before.fleet.evictions.clear()
+    before.fleet.restart("rg_1")
+    after = restarted(before).run(40)
+    assert not after.evicts
+    (incident,) = after.last.incidents
+    assert incident.state is State.RESOLVED
+    assert incident.resolution.startswith("evicted: left the quorum")
+    assert incident.milestones.rejoined_s is not None
+
+
+def test_a_failed_eviction_fires_again_and_is_asked_again_after_the_cool_down() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(eviction_deadline_s=10.0))
+    drive.fleet.evictor_works = False
+    drive.run(70)
+    assert [at_s for at_s, _ in drive.evicts] == [27.0, 47.0, 67.0]
+    assert [h.guard for _, h in drive.holds] == [Guard.COOL_DOWN, Guard.COOL_DOWN]
+
+
+def test_an_evicted_group_is_not_accused_again_before_it_commits() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0")), at(35.5, crash("rg_1.0"))])).run(60)
+    assert len(drive.seen) == 1
+
+
+def test_a_fault_after_the_return_is_a_new_incident() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0")), at(60, hang("rg_1.0"))])).run(90)
+    assert len(drive.fired) == 2
+    assert drive.evicted() == ["rg_1", "rg_1"]
+
+
+def test_the_third_time_the_same_rank_hangs_it_is_the_program() -> None:
+    script = [at(20 + 50 * n, hang("rg_1.0")) for n in range(3)]
+    drive = Drive(SimFleet(3, 1, script)).run(160)
+    assert drive.evicted() == ["rg_1", "rg_1"]
+    assert drive.holds[-1][1].guard is Guard.CRASH_LOOP
+
+
+def test_resolved_incidents_are_forgotten_after_an_hour() -> None:
+    config = KeeperConfig(keep_resolved_s=60.0)
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config).run(120)
+    assert drive.fired
+    assert drive.last.incidents == ()

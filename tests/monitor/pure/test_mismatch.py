@@ -1,0 +1,92 @@
+"""Inconsistent collectives, on flight records that the pipeline asks for."""
+
+import dataclasses
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence
+from monitor.policy import Guard
+from monitor.snapshot import Failure, Snapshot, Unreachable
+from tests.monitor.fleet import Drive, SimFleet, at, mismatch
+
+
+@pytest.mark.parametrize(
+    ("how", "fires_s", "signature"),
+    [
+        ("op", 26.0, "mismatch:intra:all_reduce/all_to_all"),
+        ("size", 26.0, "mismatch:intra:all_reduce"),
+        ("abort", 23.0, "mismatch:intra:all_reduce/all_to_all"),
+        ("extra", 28.0, "mismatch:intra:all_reduce/nothing"),
+    ],
+)
+def test_of_two_members_the_one_that_left_its_habit_is_wrong(how, fires_s, signature) -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1", how))])).run(50)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == ("rg_1.1",)
+    assert incident.signature == signature
+    assert drive.fired[incident.id] == fires_s
+    assert {i.kind for i in drive.seen.values() if i.id in drive.fired} == {"mismatch"}
+
+
+def test_of_four_members_the_minority_is_wrong() -> None:
+    drive = Drive(SimFleet(2, 4, [at(20, mismatch("rg_0.0", "size"))])).run(50)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == ("rg_0.0",)
+    assert "the majority called all_reduce of 1000 float32" in incident.verdict.reason
+    assert "train.py:42" in incident.verdict.reason
+
+
+def test_a_mismatch_evicts_the_group_and_blames_no_host() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1"))])).run(50)
+    assert [(evict.group, evict.quarantine) for _, evict in drive.evicts] == [("rg_1", ())]
+
+
+def test_the_same_mismatch_again_is_a_program_bug_and_is_not_evicted_again() -> None:
+    script = [at(20, mismatch("rg_1.1")), at(90, mismatch("rg_0.1"))]
+    drive = Drive(SimFleet(2, 2, script)).run(120)
+    assert drive.evicted() == ["rg_1"]
+    assert drive.holds[-1][1].guard is Guard.CRASH_LOOP
+
+
+def forget_the_past(snapshot: Snapshot) -> Snapshot:
+    """Flight records of which only the last entry is left, and none of other groups."""
+    records = {
+        rank: dataclasses.replace(record, ring=record.ring[-1:])
+        for rank, record in snapshot.records.items()
+        if rank.startswith("rg_1") and not isinstance(record, Unreachable)
+    }
+    return dataclasses.replace(snapshot, records=records)
+
+
+def test_of_two_members_without_a_past_nobody_is_accused_and_both_are_named() -> None:
+    fleet = SimFleet(2, 2, [at(20, mismatch("rg_1.1"))])
+    drive = Drive(fleet, alter=forget_the_past).run(50)
+    incident = drive.incident("mismatch")
+    assert incident.verdict.confidence is Confidence.UNSURE
+    assert incident.culprits == ("rg_1.0", "rg_1.1")
+    assert "cannot tell which of them is wrong" in incident.verdict.reason
+    assert not drive.evicts
+    assert [hold.guard for _, hold in drive.holds] == [Guard.UNSURE]
+
+
+def without_records(snapshot: Snapshot) -> Snapshot:
+    lost = Unreachable(Failure.TIMEOUT, "no answer")
+    return dataclasses.replace(snapshot, records=dict.fromkeys(snapshot.records, lost))
+
+
+def test_without_flight_records_nobody_is_accused() -> None:
+    fleet = SimFleet(2, 2, [at(20, mismatch("rg_1.1"))])
+    drive = Drive(fleet, alter=without_records).run(50)
+    assert not drive.seen
+
+
+def test_a_healthy_fleet_is_never_asked_for_flight_records() -> None:
+    drive = Drive(SimFleet(2, 2, noise=0.3), KeeperConfig()).run(200)
+    assert not any(result.wants_records for result in drive.results)
+
+
+def test_records_are_asked_of_the_group_and_of_a_rank_elsewhere() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, mismatch("rg_1.1"))]), KeeperConfig(observe=True)).run(30)
+    asked = next(result.wants_records for result in drive.results if result.wants_records)
+    assert asked == ("rg_0.0", "rg_1.0", "rg_1.1", "rg_2.0")

@@ -1,0 +1,45 @@
+"""Doubles without HTTP: a clock that is moved by hand, a store that only remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from monitor.names import Host, RankName
+from monitor.store import QuarantineEntry
+
+
+class HandClock:
+    def __init__(self, now_s: float = 1_000_000.0) -> None:
+        self.at_s = now_s
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def advance(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+class Memory:
+    """Both `TargetKeeper` and `QuarantineKeeper`."""
+
+    def __init__(self) -> None:
+        self.targets: dict[RankName, Mapping[str, Any]] = {}
+        self.quarantine: dict[Host, QuarantineEntry] = {}
+        self.writes = 0
+
+    def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
+        self.targets[rank] = body
+        self.writes += 1
+
+    def drop_target(self, rank: RankName) -> None:
+        self.targets.pop(rank, None)
+
+    def save_quarantine(self, entry: QuarantineEntry) -> None:
+        self.quarantine[entry.host] = entry
+
+    def drop_quarantine(self, host: Host) -> None:
+        self.quarantine.pop(host, None)
+
+    def flush(self) -> bool:
+        return True

@@ -1,0 +1,341 @@
+"""The API over real HTTP, with a keeper that is driven tick by tick."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from monitor.config import KeeperConfig
+from monitor.service import Options, Service, StartError
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, Hang, page, wait_until
+from worker_server.wire import to_json
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+class Api:
+    """A monitor whose loop the test turns by hand."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.url = service.url
+
+    def tick(self) -> None:
+        self.service.keeper.tick()
+
+    def call(self, method: str, path: str, **options) -> requests.Response:
+        options.setdefault("timeout", 10)
+        return requests.request(method, self.url + path, **options)
+
+    def get(self, path: str) -> dict:
+        answer = self.call("GET", path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def register(self, *ranks) -> None:
+        for rank in ranks:
+            body = to_json(rank.registration())
+            answer = self.call("POST", "/v1/register", json=body, headers=TOKEN)
+            assert answer.json() == {"schema": 1}
+
+
+def service(tmp_path: Path, lighthouse: str | None = None, token: str | None = "secret", **more):
+    config = more.pop("config", KeeperConfig())
+    return Service(
+        Options(config, "127.0.0.1:0", tmp_path / "m.db", lighthouse, token=token, **more)
+    )
+
+
+@pytest.fixture
+def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
+    with service(tmp_path, lighthouse.url) as made:
+        yield Api(made)
+
+
+def test_before_the_first_tick_it_lives_and_is_not_ready(api: Api) -> None:
+    assert api.get("/healthz")["ok"] is True
+    answer = api.call("GET", "/readyz")
+    assert (answer.status_code, list(answer.json())) == (503, ["error"])
+    api.tick()
+    assert api.get("/readyz")["ready"] is True
+
+
+def test_the_snapshot_shows_groups_ranks_and_the_lighthouse(
+    api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.form("rg_0:a")
+    one = fleet.add("rg_0", 0, replica_id="rg_0:a", host="node0")
+    two = fleet.add("rg_1", 0, replica_id="rg_1:b", host="node1")
+    two.answer = lambda _: page({}, 500)
+    api.register(one, two)
+    api.tick()
+    body = api.get("/v1/snapshot")
+    assert body["lighthouse"] == {
+        "up": True,
+        "quorum_id": 2,
+        "status": "fine",
+        "members": [{"replica_id": "rg_0:a", "group": "rg_0", "step": 10}],
+        "heartbeat_ages_s": {"rg_0:a": 0.1},
+    }
+    assert [(one["group"], one["host"], one["in_quorum"]) for one in body["groups"]] == [
+        ("rg_0", "node0", True),
+        ("rg_1", "node1", False),
+    ]
+    first, second = body["ranks"]
+    assert (first["rank"], first["phase"], first["step"], first["unreachable"]) == (
+        "rg_0.0", "forward", 10, None,
+    )  # fmt: skip
+    assert second["health"] == "unreachable"
+    assert second["unreachable"] == {"reason": "http", "detail": "status 500"}
+    assert second["step"] is None
+    assert api.get("/v1/ranks")["ranks"] == body["ranks"]
+    assert api.get("/v1/groups")["groups"] == body["groups"]
+
+
+def test_a_loss_that_is_not_a_number_is_still_json(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add()
+    report = to_json(rank.report())
+    report["step"]["loss"] = float("nan")
+    rank.answer = lambda _: (200, "application/json", json.dumps(report).encode())
+    api.register(rank)
+    api.tick()
+    text = api.call("GET", "/v1/snapshot").text
+    assert json.loads(text, parse_constant=pytest.fail)["ranks"][0]["loss"] is None
+
+
+# -- what changes something needs the token -------------------------------------------------------
+
+CHANGES = [
+    ("POST", "/v1/register"),
+    ("DELETE", "/v1/register/rg_0.0?incarnation=one"),
+    ("PUT", "/v1/quarantine/node1"),
+    ("DELETE", "/v1/quarantine/node1"),
+    ("POST", "/v1/groups/rg_0/evict"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"},
+     {"Authorization": "secret"}, {"Authorization": "Bearer "},
+     {"Authorization": "Bearer s\u00e9cret".encode("latin-1")}],
+    ids=["none", "wrong", "basic", "bare", "empty", "latin"],
+)  # fmt: skip
+def test_every_change_needs_the_token(api: Api, method: str, path: str, headers: dict) -> None:
+    answer = api.call(method, path, json={"reason": "x"}, headers=headers)
+    assert answer.status_code == 401
+    assert answer.json() == {"error": "wrong or missing token: send 'Authorization: Bearer TOKEN'"}
+
+
+def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
+    headers = {**TOKEN, "Origin": "https://evil.example"}
+    answer = api.call("PUT", "/v1/quarantine/node1", json={"reason": "x"}, headers=headers)
+    assert answer.status_code == 403
+    headers["Origin"] = api.url
+    answer = api.call("PUT", "/v1/quarantine/node1", json={"reason": "x"}, headers=headers)
+    assert answer.status_code == 200
+
+
+def test_without_a_token_ranks_may_register_and_nothing_else_changes(
+    tmp_path: Path, fleet: FakeFleet
+) -> None:
+    with service(tmp_path, token=None) as made:
+        api = Api(made)
+        body = to_json(fleet.add().registration())
+        assert api.call("POST", "/v1/register", json=body).status_code == 200
+        for method, path in CHANGES[2:]:
+            answer = api.call(method, path, json={"reason": "x"})
+            assert answer.status_code == 403
+            assert "--token-file" in answer.json()["error"]
+        api.tick()
+        assert "no token is configured" in api.get("/v1/snapshot")["troubles"][0]
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:80"])
+def test_refuses_to_serve_the_network_without_a_token(bind: str, tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="open to the network and no token"):
+        Service(Options(KeeperConfig(), bind, tmp_path / "m.db"))
+
+
+# -- bad requests are one line of JSON ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "words"),
+    [
+        ("GET", "/nothing", {}, 404, "not found: GET /nothing"),
+        ("POST", "/v1/snapshot", {}, 405, "method not allowed: POST /v1/snapshot"),
+        ("GET", "/v1/incidents/none", {}, 404, "no such incident: none"),
+        ("GET", "/v1/incidents?limit=0", {}, 400, "limit is '0', expected 1 to 10000"),
+        ("GET", "/v1/incidents?limit=%C2%B2", {}, 400, "limit is"),
+        ("GET", "/v1/admission", {}, 400, "say which host"),
+        ("GET", "/v1/ranks/rg_9.0/state", {}, 404, "no such rank: rg_9.0"),
+        ("GET", "/v1/ranks/rg_9.0/secrets", {}, 404, "no such page of a rank"),
+        ("POST", "/v1/register", {"data": b"{"}, 400, "the body is not JSON"),
+        ("POST", "/v1/register", {"data": b"[" * 60_000}, 400, "the body is not JSON"),
+        ("POST", "/v1/register", {"data": b"[]"}, 400, "not a JSON object"),
+        ("POST", "/v1/register", {"json": {"schema": 2}}, 400, "schema 2 is not 1"),
+        ("POST", "/v1/register", {"data": b"x" * 100_000}, 413, "too large"),
+        ("DELETE", "/v1/register/rg_0.0", {}, 400, "say which"),
+        ("PUT", "/v1/quarantine/n", {"json": {}}, 400, "'reason' is not a text"),
+        ("PUT", "/v1/quarantine/n", {"json": {"reason": "x", "hours": 0}}, 400, "'hours' is 0"),
+        ("PUT", "/v1/quarantine/n", {"json": {"reason": "x", "hours": True}}, 400, "'hours'"),
+        ("PUT", "/v1/quarantine/n", {"data": b'{"reason":"x","hours":NaN}'}, 400, "'hours'"),
+        ("PUT", "/v1/quarantine/a%20b", {"json": {"reason": "x"}}, 400, "'host' is not a name"),
+        ("DELETE", "/v1/quarantine/n", {}, 404, "n is not quarantined"),
+        ("POST", "/v1/groups/none/evict", {"json": {"reason": "x"}}, 409, "no such group: none"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_is_answered_in_one_line(
+    api: Api, method: str, path: str, options: dict, status: int, words: str
+) -> None:
+    api.tick()
+    answer = api.call(method, path, headers=TOKEN, **options)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert words in answer.json()["error"]
+    assert answer.text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("group", "a b"), ("group", "a/b"), ("group", ""), ("host", "x" * 129), ("job", "\ud800"),
+     ("incarnation", "a\nb"), ("group", "<script>")],
+)  # fmt: skip
+def test_names_that_would_hurt_elsewhere_are_not_registered(
+    api: Api, fleet: FakeFleet, key: str, value: str
+) -> None:
+    body = to_json(fleet.add().registration())
+    body["identity"][key] = value
+    answer = api.call("POST", "/v1/register", data=json.dumps(body), headers=TOKEN)
+    assert answer.status_code == 400
+    assert f"'{key}' is not a name" in answer.json()["error"]
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def test_a_late_renewal_of_an_old_incarnation_is_refused(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add()
+    old = to_json(rank.registration())
+    api.register(rank)
+    rank.restart("two")
+    api.register(rank)
+    answer = api.call("POST", "/v1/register", json=old, headers=TOKEN)
+    assert answer.status_code == 409
+    api.tick()
+    assert api.get("/v1/ranks")["ranks"][0]["incarnation"] == "two"
+
+
+def test_unregistering_takes_the_rank_off_the_lists(api: Api, fleet: FakeFleet) -> None:
+    api.register(fleet.add())
+    assert [entry["labels"] for entry in api.get("/v1/sd")] == [
+        {"__scheme__": "http", "job_id": "job", "replica_group": "rg_0", "rank": "0"}
+    ]
+    path = "/v1/register/rg_0.0?incarnation=one"
+    assert api.call("DELETE", path, headers=TOKEN).json() == {"schema": 1, "removed": True}
+    assert api.call("DELETE", path, headers=TOKEN).json() == {"schema": 1, "removed": False}
+    assert api.get("/v1/sd") == []
+
+
+# -- quarantine and admission ---------------------------------------------------------------------
+
+
+def test_a_quarantined_host_is_refused_until_it_is_released(api: Api) -> None:
+    admission = "/v1/admission?host=node1&group=rg_1"
+    assert api.get(admission) == {"admit": True, "reason": "node1 is not quarantined"}
+    body = {"reason": "ECC  errors", "hours": 2}
+    until_s = api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN).json()["until_s"]
+    assert api.get(admission) == {
+        "admit": False,
+        "reason": "node1 is quarantined by a person: ECC errors",
+        "until_s": until_s,
+    }
+    assert [entry["host"] for entry in api.get("/v1/quarantine")["quarantine"]] == ["node1"]
+    assert api.call("DELETE", "/v1/quarantine/node1", headers=TOKEN).status_code == 200
+    assert api.get(admission)["admit"] is True
+
+
+def test_a_quarantine_without_hours_lasts_until_released(api: Api) -> None:
+    api.call("PUT", "/v1/quarantine/node1", json={"reason": "x"}, headers=TOKEN)
+    assert api.get("/v1/admission?host=node1")["until_s"] is None
+
+
+# -- eviction by hand -----------------------------------------------------------------------------
+
+
+def test_a_person_evicts_a_group(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add("rg_1")
+    api.register(rank)
+    api.tick()
+    answer = api.call("POST", "/v1/groups/rg_1/evict", json={"reason": "moving"}, headers=TOKEN)
+    assert answer.json()["incident_id"].startswith("manual-rg_1-")
+    wait_until(lambda: not rank.alive, 10, "the rank is evicted")
+    assert rank.evictions[0]["reason"] == "moving"
+    wait_until(lambda: not api.service.keeper._parts.evictors.active(), 10, "the eviction ends")
+    api.tick()
+    assert (
+        'lightkeeper_evictions_total{kind="by_hand",outcome="gone"} 1.0'
+        in api.call("GET", "/metrics").text
+    )
+
+
+# -- passed through -------------------------------------------------------------------------------
+
+
+def test_a_ranks_own_pages_are_passed_through(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add()
+    api.register(rank)
+    assert api.get("/v1/ranks/rg_0.0/state") == to_json(rank.report())
+    assert api.get("/v1/ranks/rg_0.0/flight_recorder")["alive"] is True
+    stacks = api.call("GET", "/v1/ranks/rg_0.0/stacks")
+    assert (stacks.text, stacks.headers["Content-Type"]) == (
+        "Thread 1: train.py:10\n",
+        "text/plain",
+    )
+
+
+def test_a_rank_that_hangs_or_floods_is_a_502(api: Api, fleet: FakeFleet) -> None:
+    def hang(_):
+        raise Hang
+
+    rank = fleet.add()
+    api.register(rank)
+    for answer in (hang, lambda _: page("x" * 200_000)):
+        rank.answer = answer
+        said = api.call("GET", "/v1/ranks/rg_0.0/state")
+        assert said.status_code == 502
+        assert "gave no answer" in said.json()["error"]
+
+
+def test_what_a_rank_says_is_never_shown_as_a_page_of_ours(api: Api, fleet: FakeFleet) -> None:
+    rank = fleet.add()
+    api.register(rank)
+    rank.answer = lambda _: (200, "text/html", b"<script>alert(1)</script>")
+    said = api.call("GET", "/v1/ranks/rg_0.0/state")
+    assert said.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert said.headers["X-Content-Type-Options"] == "nosniff"
+    rank.answer = lambda _: page({}, 302)
+    said = api.call("GET", "/v1/ranks/rg_0.0/state", allow_redirects=False)
+    assert (said.status_code, said.headers.get("Location")) == (502, None)
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+
+def test_the_page_brings_everything_from_here(api: Api) -> None:
+    answer = api.call("GET", "/")
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+    for name in ("page.css", "page.js", "icon.svg"):
+        assert api.call("GET", f"/static/{name}").status_code == 200
+    script = api.call("GET", "/static/page.js").text
+    for dangerous in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert dangerous not in script

@@ -1,0 +1,234 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.cli import build_parser, main
+from monitor.commands.errors import CommandError
+from monitor.commands.run import parse_budget
+from monitor.config import KeeperConfig
+from monitor.service import Options, Service
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
+from tests.monitor.shell.process import TOKEN, Monitor, lightkeeper
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LIGHTKEEPER_TOKEN", "LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_MONITOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Iterator[Service]:
+    lighthouse.form("rg_0:a")
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token=TOKEN)
+    with Service(options) as service:
+        registry = service.keeper._parts.registry
+        for number in range(2):
+            registry.register(fleet.add("rg_0", number, world_size=2).registration())
+        service.keeper.tick()
+        yield service
+
+
+# -- wrong options: one line, exit status 2 -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--tick", "0"], "tick_s is 0.0, expected 0.05 to 60"),
+        (["--tick", "nan"], "tick_s is nan, expected 0.05 to 60"),
+        (["--min-replicas", "0"], "min_replicas is 0, expected 1 to 1e+06"),
+        (["--budget", "4/day"], "--budget is '4/day', expected N/hour, such as 4/hour"),
+        (["--budget", "-1"], "--budget is '-1', expected N/hour, such as 4/hour"),
+        (["--set", "nonsense"], "--set is 'nonsense', expected NAME=VALUE"),
+        (["--set", "stall_floor_s=soon"], "--set stall_floor_s is 'soon', expected a number"),
+        (["--bind", "8470"], "--bind is '8470', expected HOST:PORT, such as 127.0.0.1:8470"),
+        (["--bind", "127.0.0.1:99999"], "--bind is '127.0.0.1:99999', expected HOST:PORT"),
+        (["--lighthouse", "head:29510"], "--lighthouse is 'head:29510', expected http://HOST:PORT"),
+        (["--token-file", "/nowhere/token"], "cannot read token file /nowhere/token"),
+        (["--store", "/proc/none/m.db"], "cannot write store /proc/none/m.db"),
+        (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
+        (["--quarantine-hours", "-1"], "--quarantine-hours is -1, expected 0 to 8784"),
+        (["--bind", "0.0.0.0:0"], "open to the network and no token is configured"),
+        (["--bind", "192.0.2.1:1", "--token-file", "TOKEN"], "cannot listen on 192.0.2.1:1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    words = [str(tmp_path / "token") if word == "TOKEN" else word for word in words]
+    if "--bind" not in words:
+        words += ["--bind", "127.0.0.1:0"]
+    if "--store" not in words:
+        words += ["--store", str(tmp_path / "m.db")]
+    assert main(["monitor", *words]) == 2
+    said = capsys.readouterr()
+    assert line in said.err
+    assert said.err.startswith("lightkeeper: ")
+    assert said.err.count("\n") == 1
+
+
+def test_a_busy_port_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        assert main(["monitor", "--bind", bind, "--store", str(tmp_path / "m.db")]) == 2
+    assert f"cannot listen on {bind}: Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "  \n", "two words", "a\nb", "t\u00f6ken", "\x00"])
+def test_a_token_file_without_a_token_is_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    assert main(["monitor", "--token-file", str(path), "--store", str(tmp_path / "m.db")]) == 2
+    assert "holds no token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "number"), [("4/hour", 4), ("4/h", 4), ("0", 0)])
+def test_a_budget_is_evictions_an_hour(text: str, number: int) -> None:
+    assert parse_budget(text) == number
+    with pytest.raises(CommandError):
+        parse_budget(text + "x")
+
+
+# -- asking a running monitor ---------------------------------------------------------------------
+
+
+def test_status_prints_tables(running: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--monitor", running.url]) == 0
+    said = capsys.readouterr().out
+    for words in ("quorum 2: rg_0", "replica groups", "rg_0.1", "forward"):
+        assert words in said
+
+
+def test_status_as_json_is_the_snapshot(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--monitor", running.url, "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in body["ranks"]] == ["rg_0.0", "rg_0.1"]
+
+
+def test_incidents_print_even_when_there_are_none(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["incidents", "--monitor", running.url]) == 0
+    assert main(["incidents", "--monitor", running.url, "--format", "json"]) == 0
+    assert '"incidents": []' in capsys.readouterr().out
+
+
+def test_an_unknown_incident_is_status_1(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["incidents", "a/b?c", "--monitor", running.url]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_quarantine_add_list_release(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    add = ["quarantine", "add", "node7", "--reason", "[bold]ECC", "--hours", "2"]
+    assert main([*add, *token]) == 0
+    assert main(["quarantine", "list", "--monitor", running.url]) == 0
+    listed = capsys.readouterr().out
+    assert "node7" in listed
+    assert "[bold]ECC" in listed
+    assert main(["quarantine", "release", "node7", *token]) == 0
+    assert main(["quarantine", "release", "node7", *token]) == 1
+    assert "node7 is not quarantined" in capsys.readouterr().err
+
+
+def test_quarantine_without_the_token_is_status_1(
+    running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quarantine", "release", "node7", "--monitor", running.url]) == 1
+    assert "wrong or missing token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status"], ["incidents"], ["quarantine", "list"]])
+def test_a_monitor_that_is_away_is_one_line_and_status_1(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    assert main([*command, "--monitor", url]) == 1
+    said = capsys.readouterr()
+    assert said.err == (f"lightkeeper: cannot reach the monitor at {url}: nobody listens there\n")
+    assert said.out == ""
+
+
+def test_something_else_than_a_monitor_is_status_1(
+    lighthouse: FakeLighthouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--monitor", lighthouse.url]) == 1
+    assert "is not a monitor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["head:8470", "http://[", "ftp://head"])
+def test_a_url_that_is_none_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--monitor", url]) in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# -- help, and what a process does ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["monitor", "status", "incidents", "quarantine"])
+def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args([command, "--help"])
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    assert "examples:" in said
+    assert f"lightkeeper {command}" in said
+
+
+@pytest.mark.integration
+def test_a_start_without_a_token_and_a_lighthouse_warns_and_starts(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monitor = Monitor(
+        "--store", str(tmp_path / "m.db"), "--observe", port=port,
+        TORCHFT_LIGHTHOUSE="http://127.0.0.1:9",
+    )  # fmt: skip
+    try:
+        monitor.ready()
+    finally:
+        monitor.end(signal.SIGTERM)
+    said = "".join(monitor.lines)
+    assert "no token is configured" in said
+    assert "observe mode" in said
+    assert "Lighthouse http://127.0.0.1:9: refused" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.integration
+def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
+    done = lightkeeper("demo", "--help")
+    assert "trainer" in done.stdout + done.stderr
+
+
+@pytest.mark.integration
+def test_no_command_is_a_usage_error() -> None:
+    done = lightkeeper()
+    assert done.returncode == 2
+    assert "COMMAND" in done.stderr

@@ -1,0 +1,330 @@
+"""The loop: what it does in which order, and what it survives."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from monitor.clock import SteadyClock
+from monitor.config import KeeperConfig
+from monitor.evictors import Evictors, Patience
+from monitor.fetch import Fetcher
+from monitor.incident import State
+from monitor.keeper import Keeper, Parts
+from monitor.lighthouse import Lighthouse
+from monitor.metrics import Instruments
+from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.pipeline import TickResult
+from monitor.policy import Evict, Guard, Hold
+from monitor.poller import Poller
+from monitor.quarantine import Quarantine
+from monitor.snapshot import LighthouseAway, LighthouseView, Snapshot
+from monitor.store import Remembered, Store
+from monitor.targets import Registry, TargetsFile
+from monitor.view import NotPossible
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.shell.test_store import incident
+
+EVICT = Evict(
+    IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
+)
+
+
+@dataclass
+class Script:
+    """A judge that says what it is told to, and remembers what it was shown."""
+
+    seen: list[Snapshot] = field(default_factory=list)
+    say: Callable[[Snapshot], TickResult] = field(
+        default=lambda snapshot: TickResult(snapshot.now_s)
+    )
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        self.seen.append(snapshot)
+        return self.say(snapshot)
+
+
+class Bench:
+    def __init__(self, path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> None:
+        self.clock = SteadyClock()
+        self.store = Store(path)
+        self.registry = Registry(self.clock, self.store)
+        self.quarantine = Quarantine(self.clock, self.store)
+        self.judge = Script()
+        self.instruments = Instruments()
+        light = Lighthouse(lighthouse.url, fetcher)
+        self.evictors = Evictors(
+            clock=self.clock,
+            fetcher=fetcher,
+            registry=self.registry,
+            quarantine=self.quarantine,
+            lighthouse=light,
+            token="secret",
+            record=self.store.save_eviction,
+            patience=Patience(pause_s=0.05, confirm_s=5.0),
+        )
+        self.parts = Parts(
+            config=KeeperConfig(tick_s=0.5),
+            clock=self.clock,
+            registry=self.registry,
+            poller=Poller(fetcher),
+            lighthouse=light,
+            judge=self.judge,
+            store=self.store,
+            quarantine=self.quarantine,
+            evictors=self.evictors,
+            instruments=self.instruments,
+        )
+        self.keeper = Keeper(self.parts, Remembered())
+
+    def with_parts(self, **changes) -> None:
+        self.parts = replace(self.parts, **changes)
+        self.keeper = Keeper(self.parts, Remembered())
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.instruments.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> Iterator[Bench]:
+    made = Bench(tmp_path / "m.db", fetcher, lighthouse)
+    yield made
+    made.evictors.close()
+    made.store.close()
+
+
+def test_one_snapshot_a_tick_sorted_by_rank_with_the_lighthouse(
+    bench: Bench, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.form("rg_0:a")
+    for group in ("rg_2", "rg_0", "rg_1"):
+        bench.registry.register(fleet.add(group).registration())
+    bench.keeper.tick()
+    bench.keeper.tick()
+    first, second = bench.judge.seen
+    assert [one.rank for one in first.observations] == ["rg_0.0", "rg_1.0", "rg_2.0"]
+    assert isinstance(first.lighthouse, LighthouseView)
+    assert (first.tick, second.tick) == (1, 2)
+    assert second.now_s > first.now_s
+
+
+def test_records_that_the_judge_wants_come_with_the_next_snapshot(
+    bench: Bench, fleet: FakeFleet
+) -> None:
+    bench.registry.register(fleet.add().registration())
+    bench.judge.say = lambda s: TickResult(s.now_s, wants_records=(RankName("rg_0.0"),))
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert [list(snapshot.records) for snapshot in bench.judge.seen] == [[], ["rg_0.0"]]
+
+
+def test_a_decision_is_on_disk_before_it_is_carried_out(
+    bench: Bench, fleet: FakeFleet, lighthouse: FakeLighthouse
+) -> None:
+    rank = fleet.add("rg_1", replica_id="rg_1:uuid1")
+    bench.registry.register(rank.registration())
+    lighthouse.form("rg_1:uuid1")
+    on_disk = []
+
+    def kill(_: str):
+        on_disk.append([row.action for row in bench.store.remembered().decisions])
+        rank.die()
+        return 500, "text/plain", b""
+
+    lighthouse.on_kill = kill
+    bench.judge.say = lambda s: TickResult(
+        s.now_s,
+        incidents=(incident(),),
+        changed=(incident(),),
+        decisions=(EVICT,) if s.tick == 1 else (),
+    )
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
+    assert on_disk == [["evict"]]
+    bench.keeper.tick()
+    (progress,) = bench.judge.seen[-1].evictions
+    assert progress.gone_s is not None
+    view = bench.keeper.view
+    assert view is not None
+    assert view.evictions[IncidentId("inc-1")].gone_s is not None
+    assert [entry.host for entry in view.quarantine] == ["node1"]
+    assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "replica_id", "words"),
+    [
+        ("two", "rg_1:uuid1", "rg_1.0 has restarted since it was accused"),
+        ("one", "rg_1:uuid2", "rg_1.0 runs as rg_1:uuid2 now, not as rg_1:uuid1"),
+    ],
+)
+def test_a_group_that_is_another_by_now_is_not_evicted(
+    bench: Bench, fleet: FakeFleet, incarnation: str, replica_id: str, words: str
+) -> None:
+    rank = fleet.add("rg_1", incarnation=incarnation, replica_id=replica_id)
+    bench.registry.register(rank.registration())
+    bench.judge.say = lambda s: TickResult(
+        s.now_s, incidents=(incident(),), changed=(incident(),), decisions=(EVICT,)
+    )
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
+    assert [progress.failed for progress in bench.evictors.progress()] == [words]
+    assert rank.alive
+
+
+def test_holds_transitions_and_stages_are_counted_once(bench: Bench) -> None:
+    hold = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
+    changed = incident()
+    bench.judge.say = lambda s: TickResult(s.now_s, changed=(changed,), decisions=(hold,))
+    bench.keeper.tick()
+    bench.judge.say = lambda s: TickResult(s.now_s, changed=(changed,))
+    bench.keeper.tick()
+    kind = "not_entered"
+    assert bench.value("lightkeeper_holds_total", guard="cool_down") == 1
+    assert bench.value("lightkeeper_incident_transitions_total", kind=kind, to="firing") == 1
+    assert bench.value("lightkeeper_incident_stage_seconds_sum", stage="detect") == 2
+    assert bench.value("lightkeeper_incident_stage_seconds_count", stage="detect") == 1
+
+
+# -- any part may crash ---------------------------------------------------------------------------
+
+
+class Broken:
+    """Every attribute that is called explodes."""
+
+    def __getattr__(self, name: str):
+        def explode(*_, **__):
+            raise RuntimeError(f"{name} is broken")
+
+        return explode
+
+
+def test_a_crash_of_the_judge_keeps_incidents_and_decides_nothing(bench: Bench) -> None:
+    bench.judge.say = lambda s: TickResult(s.now_s, incidents=(incident(),), changed=(incident(),))
+    bench.keeper.tick()
+
+    def crash(_: Snapshot) -> TickResult:
+        raise RuntimeError("a bug")
+
+    bench.judge.say = crash
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert view.snapshot.tick == 2
+    assert [one.state for one in view.incidents] == [State.FIRING]
+    assert view.troubles == ("decide failed: RuntimeError: a bug",)
+    assert bench.value("lightkeeper_part_failures_total", part="decide") == 1
+    bench.judge.say = lambda s: TickResult(s.now_s)
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert view.troubles == ()
+
+
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")],
+)
+def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
+    bench: Bench, part: str, broken: str
+) -> None:
+    good = getattr(bench.parts, broken)
+    bench.with_parts(**{broken: Broken()})
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert bench.value("lightkeeper_part_failures_total", part=part) == 2
+    bench.with_parts(**{broken: good})
+    bench.keeper.tick()
+    assert bench.keeper.view is not None
+
+
+def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
+    bench.with_parts(poller=Broken())
+    bench.keeper.tick()
+    assert bench.judge.seen == []
+
+
+def test_a_full_disk_is_said_and_stops_nothing(bench: Bench) -> None:
+    pages = bench.store._db.execute("PRAGMA page_count").fetchone()[0]
+    bench.store._db.execute(f"PRAGMA max_page_count = {pages}")
+    changed = [replace(incident(f"inc-{n}"), signature="x" * 5000) for n in range(20)]
+    bench.judge.say = lambda s: TickResult(s.now_s, changed=tuple(changed))
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert len(view.incidents) == 20
+    assert "the store does not take writes" in view.troubles[0]
+    assert bench.store.errors > 0
+
+
+def test_an_away_lighthouse_is_data(bench: Bench, lighthouse: FakeLighthouse) -> None:
+    lighthouse.close()
+    bench.keeper.tick()
+    assert isinstance(bench.judge.seen[0].lighthouse, LighthouseAway)
+
+
+def test_a_listed_target_is_found_and_followed_through_a_restart(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    rank = fleet.add()
+    listed = tmp_path / "targets.json"
+    listed.write_text(f'[{{"targets": ["{rank.url}"]}}]')
+    bench.with_parts(targets_file=TargetsFile(listed))
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert [one.report is not None for one in bench.judge.seen[-1].observations] == [True]
+    rank.restart("two")
+    for _ in range(3):
+        bench.keeper.tick()
+    (seen,) = bench.judge.seen[-1].observations
+    assert seen.report == rank.report()
+
+
+# -- by hand, and the schedule --------------------------------------------------------------------
+
+
+def test_a_person_cannot_evict_what_is_not_there(bench: Bench) -> None:
+    with pytest.raises(NotPossible, match="no such group: rg_9"):
+        bench.keeper.evict_by_hand(GroupName("rg_9"), "because")
+    bench.keeper.tick()
+    with pytest.raises(NotPossible, match="no such group: rg_9"):
+        bench.keeper.evict_by_hand(GroupName("rg_9"), "because")
+
+
+def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
+    bench.with_parts(config=KeeperConfig(tick_s=0.1))
+    stop = threading.Event()
+    thread = threading.Thread(target=bench.keeper.run, args=(stop,))
+    thread.start()
+    wait_until(lambda: len(bench.judge.seen) >= 5, 10, "five ticks")
+    stop.set()
+    thread.join(2)
+    assert not thread.is_alive()
+    times = [snapshot.now_s for snapshot in bench.judge.seen]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps) > 0.02
+    assert times[-1] - times[0] >= 0.1 * (len(times) - 2)
+
+
+def test_a_late_tick_says_how_late_it_is(bench: Bench) -> None:
+    bench.with_parts(config=KeeperConfig(tick_s=0.1))
+    stop = threading.Event()
+    gate = threading.Event()
+
+    def slow(snapshot: Snapshot) -> TickResult:
+        if snapshot.tick == 2:
+            gate.wait(0.6)
+        if snapshot.tick == 4:
+            stop.set()
+        return TickResult(snapshot.now_s)
+
+    bench.judge.say = slow
+    bench.keeper.run(stop)
+    lateness = [snapshot.lateness_s for snapshot in bench.judge.seen]
+    assert lateness[2] > 0.3
+    assert lateness[3] < lateness[2]

@@ -1,0 +1,262 @@
+"""What survives a restart, and what a sick disk does."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.incident import Incident, Milestones, State, Transition
+from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.policy import Evict, Guard, Hold
+from monitor.snapshot import EvictionProgress, Rung, RungOutcome
+from monitor.store import DecisionRow, QuarantineEntry, Remembered, Store, StoreError
+
+
+def incident(name: str = "inc-1", first_seen_s: float = 100.0, state: State = State.FIRING):
+    culprits, groups = (RankName("rg_1.0"),), (GroupName("rg_1"),)
+    return Incident(
+        id=IncidentId(name),
+        kind=Kind.NOT_ENTERED,
+        fingerprint="not_entered rg_1.0",
+        signature="not_entered:forward",
+        state=state,
+        culprits=culprits,
+        groups=groups,
+        replica_ids=(ReplicaId("rg_1:uuid1"),),
+        incarnations=("one",),
+        verdict=Verdict(
+            kind=Kind.NOT_ENTERED,
+            culprits=culprits,
+            groups=groups,
+            reason="rg_1.0 has not moved for 9 s",
+            confidence=Confidence.LIKELY,
+            since_s=90.0,
+            victims=(RankName("rg_0.0"),),
+            evidence={"phase": "forward for 9 s"},
+            signature="not_entered:forward",
+        ),
+        milestones=Milestones(first_seen_s=first_seen_s, firing_s=first_seen_s + 2),
+        story=(
+            Transition(first_seen_s, "pending", "seen"),
+            Transition(first_seen_s + 2, "firing", "held for two sweeps"),
+        ),
+        last_seen_s=first_seen_s + 3,
+    )
+
+
+PROGRESS = EvictionProgress(
+    incident_id=IncidentId("inc-1"),
+    group=GroupName("rg_1"),
+    replica_id=ReplicaId("rg_1:uuid1"),
+    asked_s=103.0,
+    rungs=(RungOutcome(Rung.LIGHTHOUSE_KILL, 103.1, 103.5, "answered 500"),),
+    gone_s=103.6,
+)
+ENTRY = QuarantineEntry(Host("node1"), "hung", "lightkeeper", 103.0, 9999.0, IncidentId("inc-1"))
+EVICT = Evict(
+    IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
+)
+HOLD = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
+
+
+def fill(store: Store) -> None:
+    store.save_incidents([incident(), incident("inc-2", 200.0)])
+    store.save_decision(HOLD, 102.0)
+    store.save_decision(EVICT, 103.0)
+    store.save_eviction(PROGRESS)
+    store.save_quarantine(ENTRY)
+    store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
+
+
+EVERYTHING = Remembered(
+    incidents=(incident("inc-2", 200.0), incident()),
+    decisions=(
+        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        DecisionRow(IncidentId("inc-1"), 103.0, "evict", None, "hung"),
+    ),
+    evictions=(PROGRESS,),
+    quarantine=(ENTRY,),
+    targets=({"url": "http://h:1"},),
+)
+
+
+def reopened(path: Path) -> Remembered:
+    store = Store(path)
+    try:
+        return store.remembered()
+    finally:
+        store.close()
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "folder" / "m.db")
+    fill(store)
+    store.close()
+    assert reopened(tmp_path / "new" / "folder" / "m.db") == EVERYTHING
+
+
+def test_what_was_flushed_is_there_without_a_clean_end(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    fill(store)
+    assert store.flush()
+    copy = tmp_path / "copy.db"
+    for suffix in ("", "-wal"):
+        (tmp_path / f"copy.db{suffix}").write_bytes((tmp_path / f"m.db{suffix}").read_bytes())
+    assert reopened(copy) == EVERYTHING
+    store.close()
+
+
+def test_the_story_is_in_a_table_of_its_own(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    fill(store)
+    store.save_incidents([incident()])
+    store.close()
+    with sqlite3.connect(tmp_path / "m.db") as db:
+        rows = db.execute(
+            "SELECT to_state, at_s FROM transitions WHERE incident_id = 'inc-1' ORDER BY at_s"
+        ).fetchall()
+    db.close()
+    assert rows == [("pending", 100.0), ("firing", 102.0)]
+
+
+def test_what_was_dropped_stays_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    fill(store)
+    store.flush()
+    store.drop_quarantine(Host("node1"))
+    store.drop_target(RankName("rg_1.0"))
+    store.close()
+    remembered = reopened(tmp_path / "m.db")
+    assert (remembered.quarantine, remembered.targets) == ((), ())
+
+
+def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    fill(store)
+    store.close()
+    with sqlite3.connect(tmp_path / "m.db") as db:
+        db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
+    db.close()
+    assert [one.id for one in reopened(tmp_path / "m.db").incidents] == ["inc-1"]
+
+
+# -- a sick disk ----------------------------------------------------------------------------------
+
+
+def full_disk(store: Store, path: Path, *, full: bool) -> None:
+    """SQLite's own limit: the same error as a full disk."""
+    db = store._db
+    pages = db.execute("PRAGMA page_count").fetchone()[0] if full else 1_000_000
+    db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    full_disk(store, tmp_path, full=True)
+    big = {"url": "x" * 100_000}
+    store.save_target(RankName("rg_9.0"), big)
+    fill(store)
+    assert not store.flush()
+    assert not store.flush()
+    assert store.errors == 2
+    assert "full" in (store.last_error or "")
+    assert store.pending > 5
+    full_disk(store, tmp_path, full=False)
+    assert store.flush()
+    assert (store.pending, store.last_error) == (0, None)
+    store.close()
+    assert big in reopened(tmp_path / "m.db").targets
+
+
+def test_a_locked_database_loses_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    store._db.execute("PRAGMA busy_timeout = 50")
+    other = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    fill(store)
+    assert not store.flush()
+    other.execute("ROLLBACK")
+    other.close()
+    store.close()
+    assert reopened(tmp_path / "m.db") == EVERYTHING
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"this is no database, it is a letter to somebody " * 100)
+
+
+def torn(path: Path) -> None:
+    store = Store(path)
+    fill(store)
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[1024 : len(content) - 512] = b"\xa5" * (len(content) - 1536)
+    path.write_bytes(bytes(content))
+
+
+def newer(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (damaged, "file is not a database"),
+        (torn, "move it away"),
+        (newer, "has schema 99, this lightkeeper writes 1"),
+        (folder, "is a directory"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_one_clear_line(spoil, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    spoil(path)
+    with pytest.raises(StoreError, match=words) as caught:
+        Store(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_store_where_nobody_may_write_is_one_clear_line() -> None:
+    with pytest.raises(StoreError, match=r"cannot write store /proc/lightkeeper/m.db"):
+        Store(Path("/proc/lightkeeper/m.db"))
+
+
+def test_two_monitors_do_not_share_a_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    with pytest.raises(StoreError, match="in use by another monitor"):
+        Store(tmp_path / "m.db")
+    store.close()
+    Store(tmp_path / "m.db").close()
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    fill(store)
+    with store._disk:  # the writer waits, as in a write that does not return
+        began = time.monotonic()
+        assert not store.flush(wait_s=0.2)
+        assert time.monotonic() - began < 1.0
+        assert store.last_error == "the disk has not answered for 0.2 s"
+        assert store.pending > 5
+    assert store.flush()
+    store.close()
+    assert reopened(tmp_path / "m.db") == EVERYTHING
+
+
+def test_what_changed_while_it_was_written_is_written_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "m.db")
+    for number in range(200):
+        store.save_target(RankName("rg_0.0"), {"url": f"http://h:{number}"})
+        store.flush(wait_s=0.0)
+    store.close()
+    assert reopened(tmp_path / "m.db").targets == ({"url": "http://h:199"},)

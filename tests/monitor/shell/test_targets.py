@@ -1,0 +1,202 @@
+"""Who is polled, and for how long."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from monitor.names import RankName
+from monitor.targets import (
+    LAPSE_GRACE_S,
+    Registry,
+    Source,
+    Standing,
+    TargetsError,
+    TargetsFile,
+    parse_file_sd,
+)
+from tests.monitor.shell.doubles import HandClock, Memory
+from tests.monitor.shell.fakes import identity
+from worker_server.wire import Registration
+
+RANK = RankName("rg_0.0")
+
+
+def registration(incarnation: str = "one", url: str = "http://h:1", lease_s: float = 15.0):
+    return Registration(identity(incarnation=incarnation), url, lease_s)
+
+
+class TestLeases:
+    def setup_method(self) -> None:
+        self.clock, self.memory = HandClock(), Memory()
+        self.registry = Registry(self.clock, self.memory)
+
+    def incarnation(self) -> str | None:
+        target = self.registry.get(RANK)
+        return None if target is None else target.identity.incarnation
+
+    def test_a_registered_rank_is_a_target(self) -> None:
+        self.registry.register(registration())
+        assert [target.rank for target in self.registry.targets()] == [RANK]
+
+    def test_a_new_incarnation_replaces_the_old_one_at_once(self) -> None:
+        self.registry.register(registration("one", "http://h:1"))
+        self.registry.register(registration("two", "http://h:2"))
+        assert self.incarnation() == "two"
+        assert self.registry.targets()[0].url == "http://h:2"
+
+    def test_a_late_renewal_of_an_old_incarnation_never_displaces_a_newer_one(self) -> None:
+        for incarnation in ("one", "two", "three"):
+            self.registry.register(registration(incarnation))
+        self.clock.advance(5)
+        assert self.registry.register(registration("one")) is Standing.SUPERSEDED
+        assert self.registry.register(registration("two")) is Standing.SUPERSEDED
+        assert self.incarnation() == "three"
+
+    def test_an_old_incarnation_does_not_unregister_a_newer_one(self) -> None:
+        self.registry.register(registration("one"))
+        self.registry.register(registration("two"))
+        assert not self.registry.unregister(RANK, "one")
+        assert self.incarnation() == "two"
+
+    def test_unregistering_removes_the_target_and_says_that_it_left(self) -> None:
+        self.registry.register(registration("one"))
+        assert self.registry.unregister(RANK, "one")
+        assert self.registry.targets() == ()
+        assert self.registry.standing(RANK, "one") is Standing.LEFT
+        assert self.memory.targets == {}
+
+    def test_a_lapsed_lease_is_kept_for_the_grace_so_that_a_dead_host_is_seen(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        self.clock.advance(15.0 + LAPSE_GRACE_S)
+        assert self.registry.expire() == ()
+        self.clock.advance(0.1)
+        assert [target.rank for target in self.registry.expire()] == [RANK]
+        assert self.registry.targets() == ()
+
+    def test_a_rank_that_answers_polls_does_not_expire(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        self.clock.advance(15.0 + LAPSE_GRACE_S)
+        self.registry.heard([RANK])
+        self.clock.advance(15.0)
+        assert self.registry.expire() == ()
+
+    def test_a_renewal_costs_no_write(self) -> None:
+        for _ in range(10):
+            self.registry.register(registration())
+            self.clock.advance(5)
+        assert self.memory.writes == 1
+
+    def test_a_moved_url_of_the_same_incarnation_is_taken_over(self) -> None:
+        self.registry.register(registration(url="http://h:1"))
+        self.registry.register(registration(url="http://h:2"))
+        assert self.registry.targets()[0].url == "http://h:2"
+        assert self.memory.writes == 2
+
+    def test_the_store_gives_targets_and_their_order_back(self) -> None:
+        self.registry.register(registration("one"))
+        self.registry.register(registration("two"))
+        again = Registry(self.clock, Memory())
+        assert again.restore(list(self.memory.targets.values())) == 1
+        assert [(one.identity, one.url) for one in again.targets()] == [
+            (one.identity, one.url) for one in self.registry.targets()
+        ]
+        assert again.register(registration("one")) is Standing.SUPERSEDED
+
+    def test_a_restored_target_has_one_lease_to_show_that_it_lives(self) -> None:
+        self.registry.register(registration(lease_s=15.0))
+        again = Registry(self.clock, Memory())
+        again.restore(list(self.memory.targets.values()))
+        self.clock.advance(15.0)
+        assert again.expire() == ()
+        self.clock.advance(0.1)
+        assert [target.rank for target in again.expire()] == [RANK]
+
+    def test_a_target_of_another_version_in_the_store_is_skipped(self) -> None:
+        assert self.registry.restore([{"url": "http://h:1"}, {"identity": 3}]) == 0
+
+    @pytest.mark.parametrize(("asked", "given"), [(0.0, 1.0), (1e9, 3600.0), (15.0, 15.0)])
+    def test_a_lease_is_held_between_a_second_and_an_hour(self, asked, given) -> None:
+        self.registry.register(registration(lease_s=asked))
+        assert self.registry.targets()[0].lease_s == given
+
+    def test_the_only_known_incarnation_may_come_back_after_the_newer_one_left(self) -> None:
+        self.registry.register(registration("one"))
+        self.registry.register(registration("two"))
+        self.registry.unregister(RANK, "two")
+        assert self.registry.register(registration("one")) is Standing.CURRENT
+
+
+class TestFileTargets:
+    def setup_method(self) -> None:
+        self.registry = Registry(HandClock(), Memory())
+        self.registry.follow(["http://h:1"])
+
+    def test_a_listed_url_is_asked_who_it_is(self) -> None:
+        assert self.registry.unidentified() == ("http://h:1",)
+        self.registry.identify("http://h:1", identity())
+        assert self.registry.unidentified() == ()
+        assert self.registry.targets()[0].source is Source.FILE
+
+    def test_a_restarted_rank_behind_a_listed_url_is_asked_again(self) -> None:
+        self.registry.identify("http://h:1", identity())
+        self.registry.estrange(self.registry.targets()[0])
+        assert self.registry.unidentified() == ("http://h:1",)
+        self.registry.identify("http://h:1", identity(incarnation="two"))
+        assert self.registry.unidentified() == ()
+        assert self.registry.targets()[0].identity.incarnation == "two"
+
+    def test_a_url_that_is_listed_no_more_is_dropped(self) -> None:
+        self.registry.identify("http://h:1", identity())
+        self.registry.follow([])
+        assert self.registry.targets() == ()
+
+    def test_a_listed_target_needs_no_lease(self) -> None:
+        clock = HandClock()
+        registry = Registry(clock, Memory())
+        registry.follow(["http://h:1"])
+        registry.identify("http://h:1", identity())
+        clock.advance(1e6)
+        assert registry.expire() == ()
+
+
+class TestFileSd:
+    def test_reads_prometheus_file_sd(self) -> None:
+        text = '[{"targets": ["a:1", "https://b:2/"], "labels": {"x": "y"}}, {"targets": ["a:1"]}]'
+        assert parse_file_sd(text) == ("http://a:1", "https://b:2")
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{", "{}", "[1]", '[{"targets": "a:1"}]', '[{"targets": [1]}]', "[" * 100_000],
+        ids=["empty", "cut", "object", "number", "no list", "no text", "deep"],
+    )
+    def test_refuses_anything_else(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"."):
+            parse_file_sd(text)
+
+    def test_is_read_again_only_when_it_changes(self, tmp_path: Path) -> None:
+        path = tmp_path / "targets.json"
+        path.write_text(json.dumps([{"targets": ["a:1"]}]))
+        listed = TargetsFile(path)
+        assert listed.changed() == ("http://a:1",)
+        assert listed.changed() is None
+        path.write_text(json.dumps([{"targets": ["a:1", "b:2"]}]))
+        os.utime(path, (1, 1))
+        assert listed.changed() == ("http://a:1", "http://b:2")
+
+    def test_a_list_that_cannot_be_read_is_said_again_until_it_can(self, tmp_path: Path) -> None:
+        path = tmp_path / "targets.json"
+        path.write_text("[{")
+        listed = TargetsFile(path)
+        for _ in range(2):
+            with pytest.raises(TargetsError, match=r"targets\.json"):
+                listed.changed()
+        path.write_text("[]")
+        assert listed.changed() == ()
+
+    def test_a_missing_file_is_one_line(self, tmp_path: Path) -> None:
+        with pytest.raises(TargetsError, match="cannot read targets file"):
+            TargetsFile(tmp_path / "none.json").changed()

@@ -1,0 +1,220 @@
+"""Groups, tempo, JSON and metrics: what is shown of one snapshot."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.metrics import Instruments, ViewCollector
+from monitor.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.pipeline import RankHealth, TickResult
+from monitor.snapshot import (
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Member,
+    Observation,
+    Snapshot,
+    Unreachable,
+)
+from monitor.store import DecisionRow
+from monitor.tempo import Tempo, TempoBook
+from monitor.view import View, groups_of, incident_json, snapshot_to_json
+from tests.monitor.shell.fakes import FakeRank, identity
+from tests.monitor.shell.test_store import ENTRY, PROGRESS, incident
+
+LIGHT = LighthouseView(
+    7,
+    (Member(ReplicaId("rg_0:a"), 10), Member(ReplicaId("rg_9:z"), 10)),
+    {ReplicaId("rg_0:a"): 0.5, ReplicaId("rg_0:old"): 900.0},
+    "fine",
+)
+
+
+def seen(group: str, number: int = 0, *, replica_id: str | None = None, step: int = 10, **who):
+    rank = FakeRank(identity(group, number, world_size=2, **who), replica_id=replica_id, step=step)
+    return Observation(rank.identity, "http://h:1", rank.report(), 0.01)
+
+
+def away(group: str) -> Observation:
+    return Observation(
+        identity(group, 1, world_size=2), "http://h:1", Unreachable(Failure.TIMEOUT, "late"), 1.0
+    )
+
+
+def snapshot(*observations: Observation, now_s: float = 1000.0, lighthouse=LIGHT) -> Snapshot:
+    return Snapshot(now_s, 1, 0.0, observations, lighthouse)
+
+
+def view(*observations: Observation, health: dict | None = None, **more) -> View:
+    lighthouse = more.pop("lighthouse", LIGHT)
+    shown = snapshot(*observations, lighthouse=lighthouse)
+    result = TickResult(1000.0, rank_health=health or {})
+    return View(shown, result, observe=False, **more)
+
+
+def test_a_group_is_as_sick_as_its_worst_rank() -> None:
+    health = {
+        RankName("rg_0.0"): RankHealth.WAITING,
+        RankName("rg_0.1"): RankHealth.STALLED,
+    }
+    (group,) = [
+        one
+        for one in groups_of(view(seen("rg_0"), seen("rg_0", 1), health=health))
+        if one.group == "rg_0"
+    ]
+    assert group.health == "stalled"
+
+
+def test_a_group_that_only_the_lighthouse_knows_is_shown() -> None:
+    groups = {group.group: group for group in groups_of(view(seen("rg_0", replica_id="rg_0:a")))}
+    assert sorted(groups) == ["rg_0", "rg_9"]
+    assert (groups["rg_9"].ranks, groups["rg_9"].in_quorum, groups["rg_9"].health) == (
+        (), True, "unknown",
+    )  # fmt: skip
+    assert groups["rg_0"].heartbeat_age_s == 0.5
+
+
+def test_a_restarted_group_that_did_not_join_yet_is_not_in_the_quorum() -> None:
+    groups = groups_of(view(seen("rg_0", replica_id="rg_0:new")))
+    assert [group.in_quorum for group in groups if group.group == "rg_0"] == [False]
+
+
+def test_without_a_lighthouse_membership_is_unknown_and_not_no() -> None:
+    groups = groups_of(view(seen("rg_0"), lighthouse=LighthouseAway("refused")))
+    assert [group.in_quorum for group in groups] == [None]
+
+
+def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
+    row = DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon")
+    shown = view(
+        incidents=(incident(),),
+        decisions={IncidentId("inc-1"): (row,)},
+        evictions={IncidentId("inc-1"): PROGRESS},
+        quarantine=(ENTRY,),
+        evicting=frozenset({GroupName("rg_9")}),
+    )
+    body = incident_json(shown, incident())
+    assert body["decisions"] == [
+        {"at_s": 102.0, "action": "hold", "guard": "cool_down", "reason": "too soon"}
+    ]
+    assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"
+    assert body["milestones"]["firing_s"] == 102.0
+    whole = snapshot_to_json(shown)
+    assert [one["id"] for one in whole["incidents"]] == ["inc-1"]
+    assert [one["host"] for one in whole["quarantine"]] == ["node1"]
+    assert {one["group"]: one["eviction"] for one in whole["groups"]} == {
+        "rg_0": None, "rg_9": "evicting",
+    }  # fmt: skip
+
+
+# -- tempo -----------------------------------------------------------------------------------------
+
+
+def test_the_tempo_is_the_mean_over_the_window() -> None:
+    book = TempoBook()
+    for second in range(6):
+        tempos = book.push(snapshot(seen("rg_0", step=2 * second), now_s=1000.0 + second))
+    assert tempos == {RankName("rg_0.0"): Tempo(step_s=0.5, busy_s=pytest.approx(0.1))}
+
+
+def test_a_rank_that_stands_has_no_tempo_after_the_window() -> None:
+    book = TempoBook()
+    for second in range(3):
+        book.push(snapshot(seen("rg_0", step=second), now_s=1000.0 + second))
+    assert book.push(snapshot(seen("rg_0", step=2), now_s=1010.0)) != {}
+    assert book.push(snapshot(seen("rg_0", step=2), now_s=1018.0)) == {}
+
+
+def test_a_restarted_rank_starts_a_new_tempo() -> None:
+    book = TempoBook()
+    book.push(snapshot(seen("rg_0", step=500), now_s=1000.0))
+    assert book.push(snapshot(seen("rg_0", step=1, incarnation="two"), now_s=1001.0)) == {}
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+FULL = view(
+    seen("rg_0", replica_id="rg_0:a"),
+    away("rg_1"),
+    health={RankName("rg_0.0"): RankHealth.HEALTHY, RankName("rg_1.1"): RankHealth.UNREACHABLE},
+    incidents=(incident(),),
+    quarantine=(ENTRY,),
+    tempos={RankName("rg_0.0"): Tempo(0.5, 0.1)},
+)
+
+
+def scrape(shown: View | None) -> str:
+    instruments = Instruments()
+    instruments.registry.register(ViewCollector(lambda: shown, lambda: 3, "1.2.3"))
+    instruments.count_incidents([incident()], [])
+    instruments.holds.labels("budget").inc()
+    instruments.evictions.labels("dead", "gone").inc()
+    instruments.poll_failures.labels("timeout").inc()
+    instruments.detector_failures.labels("dead").inc()
+    instruments.ticks.observe(0.1)
+    return generate_latest(instruments.registry).decode()
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        'lightkeeper_build_info{version="1.2.3"} 1.0',
+        'lightkeeper_ranks{health="healthy"} 1.0',
+        'lightkeeper_ranks{health="dead"} 0.0',
+        'lightkeeper_groups{health="unreachable"} 1.0',
+        'lightkeeper_group_step{replica_group="rg_0"} 10.0',
+        'lightkeeper_group_commits_total{replica_group="rg_0"} 10.0',
+        'lightkeeper_group_in_quorum{replica_group="rg_0"} 1.0',
+        'lightkeeper_group_in_quorum{replica_group="rg_1"} 0.0',
+        'lightkeeper_group_last_heartbeat_timestamp_seconds{replica_group="rg_0"} 999.5',
+        "lightkeeper_lighthouse_up 1.0",
+        "lightkeeper_quorum_id 7.0",
+        "lightkeeper_quorum_participants 2.0",
+        'lightkeeper_incidents{kind="not_entered",state="firing"} 1.0',
+        'lightkeeper_incident_transitions_total{kind="not_entered",to="firing"} 1.0',
+        'lightkeeper_incident_stage_seconds_count{stage="detect"} 1.0',
+        'lightkeeper_evictions_total{kind="dead",outcome="gone"} 1.0',
+        'lightkeeper_holds_total{guard="budget"} 1.0',
+        "lightkeeper_quarantined_hosts 1.0",
+        "lightkeeper_tick_duration_seconds_count 1.0",
+        "lightkeeper_tick_lateness_seconds 0.0",
+        'lightkeeper_poll_failures_total{reason="timeout"} 1.0',
+        'lightkeeper_detector_failures_total{detector="dead"} 1.0',
+        "lightkeeper_store_errors_total 3.0",
+        'lightkeeper_rank_busy_seconds{rank="0",replica_group="rg_0"} 0.1',
+    ],
+)
+def test_exports_what_the_contract_names(sample: str) -> None:
+    assert sample in scrape(FULL).splitlines()
+
+
+def test_what_is_not_known_is_left_out_and_never_zero() -> None:
+    text = scrape(view(away("rg_1"), lighthouse=LighthouseAway("refused")))
+    assert 'lightkeeper_group_step{replica_group="rg_1"}' not in text
+    assert "lightkeeper_group_in_quorum{" not in text
+    assert "lightkeeper_quorum_id" not in text.replace("# HELP", "").replace("# TYPE", "")
+    assert "lightkeeper_lighthouse_up 0.0" in text
+
+
+def test_a_scrape_before_the_first_tick_answers() -> None:
+    assert 'lightkeeper_build_info{version="1.2.3"} 1.0' in scrape(None)
+
+
+def test_names_follow_the_conventions_that_promtool_checks() -> None:
+    families = list(text_string_to_metric_families(scrape(FULL)))
+    own = [family for family in families if family.name.startswith("lightkeeper_")]
+    assert len(own) > 20
+    for family in own:
+        assert family.documentation.endswith(".")
+        assert re.fullmatch(r"[a-z_]+", family.name)
+        assert not family.name.endswith(("_count", "_sum", "_bucket", "_gauge", "_counter"))
+        names = {sample.name for sample in family.samples}
+        if family.type == "counter":
+            assert all(name.endswith("_total") for name in names)
+        else:
+            assert not any(name.endswith("_total") for name in names)
+        assert "_created" not in " ".join(names)
