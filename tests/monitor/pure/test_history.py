@@ -1,0 +1,93 @@
+"""Stalls are lower bounds; what is missing is not zero."""
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.history import History
+from monitor.names import RankName
+from monitor.pace import _median_without
+from monitor.snapshot import Failure, Unreachable
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
+
+RANK = RankName("rg_0.0")
+
+
+def snapshot(now_s, *, progress=1, phase_age_s=0.0, silent=False):
+    """One rank, one tick."""
+    fleet = SimFleet(1, 1)
+    shot = fleet.snapshot()
+    seen = shot.observations[0]
+    step = replace(seen.outcome.step, progress=progress, phase_age_s=phase_age_s)
+    outcome = Unreachable(Failure.TIMEOUT, "") if silent else replace(seen.outcome, step=step)
+    return replace(shot, now_s=now_s, observations=(replace(seen, outcome=outcome),))
+
+
+def stall_after(*snapshots) -> float:
+    history = History.of(KeeperConfig())
+    for shot in snapshots:
+        history.push(shot)
+    return history.tracks[RANK].stall_s
+
+
+def test_a_stall_is_at_most_what_this_monitor_saw_of_it() -> None:
+    assert stall_after(snapshot(10, phase_age_s=60), snapshot(12, phase_age_s=62)) == 2
+
+
+def test_a_stall_is_at_most_what_the_rank_says() -> None:
+    assert stall_after(snapshot(10, phase_age_s=0), snapshot(40, phase_age_s=3)) == 3
+
+
+def test_progress_between_two_sweeps_ends_a_stall() -> None:
+    assert stall_after(snapshot(10, progress=1), snapshot(40, progress=2, phase_age_s=30)) == 0
+
+
+def test_silence_does_not_lengthen_a_stall() -> None:
+    seen = [snapshot(10, phase_age_s=1), snapshot(12, phase_age_s=3), snapshot(30, silent=True)]
+    assert stall_after(*seen) == 2
+
+
+def test_a_restarted_rank_begins_anew() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, restart("rg_1"))])).run(40)
+    track = drive.pipeline._history.tracks["rg_1.0"]
+    assert track.predecessor == "rg_1.0#0"
+    assert track.identity.incarnation == "rg_1.0#1"
+    assert track.first_seen_s == START_S + 20
+
+
+def test_the_learned_step_time_leaves_long_phases_out() -> None:
+    script = [at(10 + 20 * n, pause(["rg_0.0"], "checkpoint", 8.0)) for n in range(5)]
+    drive = Drive(SimFleet(1, 1, script)).run(100)
+    history = drive.pipeline._history
+    assert history.learned_step_s(history.tracks[RANK]) == pytest.approx(0.3, abs=0.05)
+
+
+def test_windows_last_five_seconds_and_five_steps() -> None:
+    drive = Drive(SimFleet(3, 1, [at(31, slow("rg_1.0", 8.0))])).run(70)
+    windows = drive.pipeline._history.pace.windows
+    spans = [window.end_s - window.start_s for window in windows]
+    assert spans[0] == 5
+    assert spans[-1] > 9
+    assert all(pace.steps >= 5 for window in windows for pace in window.paces.values())
+
+
+def test_no_window_contains_a_death_or_a_start() -> None:
+    drive = Drive(SimFleet(3, 1, [at(42, crash("rg_1.0")), at(50, restart("rg_1"))])).run(100)
+    windows = drive.pipeline._history.pace.windows
+    assert not [w for w in windows if w.end_s > START_S + 42 and w.start_s < START_S + 72]
+
+
+def test_a_stall_within_a_window_does_not_change_the_pace() -> None:
+    drive = Drive(SimFleet(3, 1, [at(30, cpu_stall("rg_1.0", 1.5))])).run(40)
+    paces = [window.paces["rg_1.0"].busy_s for window in drive.pipeline._history.pace.windows]
+    assert max(paces) < 0.4
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 3.0], [1.0, 1.0, 5.0, 9.0], [2.0] * 5])
+def test_the_median_of_the_others_leaves_one_out(values) -> None:
+    from statistics import median
+
+    for index, value in enumerate(values):
+        others = values[:index] + values[index + 1 :]
+        assert _median_without(values, value) == median(others)

@@ -1,0 +1,239 @@
+"""What must hold for every fault script."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monitor.config import KeeperConfig
+from monitor.names import GroupName, RankName, ReplicaId
+from monitor.pipeline import Pipeline
+from monitor.policy import Evict
+from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
+from tests.monitor.fleet import (
+    At,
+    Drive,
+    SimFleet,
+    at,
+    cpu_stall,
+    crash,
+    gil,
+    hang,
+    late,
+    lighthouse_away,
+    mismatch,
+    pause,
+    recover,
+    restart,
+    silent,
+    slow,
+    stop,
+)
+from worker_server.wire import Identity
+
+SOAK = settings(max_examples=25, deadline=None, derandomize=True,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
+                                       HealthCheck.large_base_example])  # fmt: skip
+SHAPES = [(3, 1), (2, 2), (4, 1), (2, 3)]
+
+
+def ranks_of(groups: int, size: int) -> list[str]:
+    return [f"rg_{group}.{rank}" for group in range(groups) for rank in range(size)]
+
+
+FAULTS = {
+    "hang": hang, "gil": gil, "stop": stop, "crash": crash, "mismatch": mismatch,
+    "extra": lambda rank: mismatch(rank, "extra"), "abort": lambda rank: mismatch(rank, "abort"),
+    "slow": lambda rank: slow(rank, 3.0),
+}  # fmt: skip
+
+
+@st.composite
+def nuisances(draw, groups: int, size: int, until_s: int) -> list[At]:
+    """What a healthy fleet and a healthy monitor go through."""
+    names = ranks_of(groups, size)
+    script: list[At] = []
+    for start_s in range(10, until_s, 12):
+        at_s = start_s + draw(st.floats(0, 6))
+        name = draw(st.sampled_from(names))
+        script.append(
+            at(
+                at_s,
+                draw(
+                    st.sampled_from(
+                        [
+                            cpu_stall(name, draw(st.floats(0.1, 3.0))),
+                            pause(names, "evaluation", draw(st.floats(1, 30))),
+                            pause([n for n in names if n.startswith("rg_0")], "checkpoint", 20.0),
+                            silent(name, draw(st.floats(1, 20))),
+                            late(draw(st.floats(0.5, 10)), draw(st.integers(1, 3))),
+                            lighthouse_away(draw(st.floats(1, 10))),
+                        ]
+                    )
+                ),
+            )
+        )
+    return script
+
+
+@st.composite
+def sick_fleets(draw):
+    groups, size = draw(st.sampled_from(SHAPES))
+    names = ranks_of(groups, size)
+    script = draw(nuisances(groups, size, 150))
+    sick: set[str] = set()
+    for _ in range(draw(st.integers(1, 4))):
+        name = draw(st.sampled_from(names))
+        kind = draw(st.sampled_from(sorted(FAULTS)))
+        at_s = draw(st.floats(15, 120))
+        script.append(at(at_s, FAULTS[kind](name)))
+        sick.add(name.partition(".")[0])
+        if draw(st.booleans()):
+            script.append(at(at_s + draw(st.floats(1, 30)), recover(name)))
+        if draw(st.integers(0, 3)) == 0:
+            script.append(at(at_s + draw(st.floats(1, 30)), restart(name.partition(".")[0])))
+    return groups, size, script, sick
+
+
+@SOAK
+@given(sick_fleets(), st.integers(1, 3), st.integers(0, 3))
+def test_no_fault_script_evicts_below_min_replicas_over_budget_or_a_sound_group(
+    case, min_replicas, budget
+) -> None:
+    groups, size, script, sick = case
+    config = KeeperConfig(min_replicas=min_replicas, budget_per_hour=budget)
+    fleet = SimFleet(groups, size, script, noise=0.2, seed=1)
+    drive = Drive(fleet, config)
+    for _ in range(180):
+        result = drive.step()
+        going = [decision.group for decision in result.decisions if isinstance(decision, Evict)]
+        assert len(going) <= 1
+        for group in going:
+            left = [
+                name
+                for name, ranks in fleet.groups.items()
+                if name != group and all(rank.alive for rank in ranks) and name in fleet.quorum
+            ]
+            assert len(left) >= min_replicas
+    assert len(drive.evicts) <= budget
+    assert set(drive.evicted()) <= sick
+    assert not any(result.detector_failures for result in drive.results)
+
+
+@SOAK
+@given(sick_fleets(), st.randoms(use_true_random=False), st.floats(0.02, 0.4))
+def test_dropping_reports_never_adds_an_eviction_of_a_sound_group(case, dice, share) -> None:
+    groups, size, script, sick = case
+
+    def dropped(snapshot: Snapshot) -> Snapshot:
+        lost = Unreachable(Failure.TIMEOUT, "dropped")
+        return replace(
+            snapshot,
+            observations=tuple(
+                replace(seen, outcome=lost) if dice.random() < share else seen
+                for seen in snapshot.observations
+            ),
+        )
+
+    drive = Drive(SimFleet(groups, size, script, seed=1), alter=dropped).run(150)
+    assert set(drive.evicted()) <= sick
+
+
+def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Snapshot:
+    """The same tick, its groups under other names and its ranks in another order."""
+
+    def replica(name: str) -> ReplicaId:
+        group, _, uuid = name.partition(":")
+        return ReplicaId(f"{groups[group]}:{uuid}")
+
+    def identity(known: Identity) -> Identity:
+        return replace(
+            known, group=GroupName(groups[known.group]), group_rank=order[known.group_rank]
+        )
+
+    def seen(one: Observation) -> Observation:
+        who, report = identity(one.identity), one.report
+        if report is None or report.step is None:
+            return replace(one, identity=who)
+        step = replace(report.step, replica_id=replica(report.step.replica_id))
+        return replace(one, identity=who, outcome=replace(report, identity=who, step=step))
+
+    observations = sorted(map(seen, snapshot.observations), key=lambda one: one.rank)
+    records = {
+        identity(record.identity).rank: replace(record, identity=identity(record.identity))
+        for record in snapshot.records.values()
+    }
+    view = snapshot.lighthouse
+    return replace(
+        snapshot,
+        observations=tuple(observations),
+        records=records,
+        lighthouse=replace(
+            view,
+            members=tuple(replace(m, replica_id=replica(m.replica_id)) for m in view.members),
+            heartbeat_ages_s={replica(k): age for k, age in view.heartbeat_ages_s.items()},
+        ),
+    )
+
+
+@SOAK
+@given(
+    st.sampled_from([(3, 1), (3, 2), (2, 4)]),
+    st.sampled_from(sorted(FAULTS)),
+    st.permutations(range(4)),
+    st.permutations(range(4)),
+)
+def test_renaming_groups_and_ranks_never_changes_a_verdict(shape, kind, new, order) -> None:
+    groups, size = shape
+    named = [n for n in new if n < groups]
+    mapping = {f"rg_{old}": f"rg_{other}" for old, other in enumerate(named)}
+    places = [n for n in order if n < size]
+    fleet = SimFleet(groups, size, [at(40, FAULTS[kind](f"rg_1.{size - 1}"))], noise=0.2)
+    everyone = [rank.name for rank in fleet.ranks()]
+    snapshots = [fleet.snapshot(everyone if n > 40 else ()) for n in range(80)]
+    plain, moved = Pipeline(KeeperConfig()), Pipeline(KeeperConfig())
+
+    def other_name(rank: str) -> str:
+        group, _, number = rank.partition(".")
+        return f"{mapping[group]}.{places[int(number)]}"
+
+    said = 0
+    for snapshot in snapshots:
+        before = plain.tick(snapshot)
+        after = moved.tick(renamed(snapshot, mapping, places))
+        expected = {
+            (
+                v.kind,
+                tuple(sorted(map(other_name, v.culprits))),
+                v.confidence,
+                v.lost_s,
+                tuple(sorted(map(other_name, v.victims))),
+            )
+            for v in before.verdicts
+        }
+        found = {(v.kind, v.culprits, v.confidence, v.lost_s, v.victims) for v in after.verdicts}
+        assert found == expected
+        assert {other_name(r): h for r, h in before.rank_health.items()} == after.rank_health
+        said += len(after.verdicts)
+    without_effect = size == 1 and kind in ("mismatch", "extra", "abort")  # needs a peer
+    assert (said > 0) is not without_effect
+
+
+@pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2), (4, 1), (2, 4)])
+@settings(max_examples=3, deadline=None, derandomize=True,
+          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
+                                 HealthCheck.large_base_example])  # fmt: skip
+@given(st.data())
+def test_a_healthy_fleet_has_no_incident_in_a_thousand_ticks(groups, size, data) -> None:
+    script = data.draw(nuisances(groups, size, 1000))
+    drive = Drive(SimFleet(groups, size, script, noise=0.3, seed=2)).run(1000)
+    assert {i.id: i.verdict.reason for i in drive.seen.values()} == {}
+
+
+def test_the_fault_scripts_above_do_lead_to_evictions() -> None:
+    """Otherwise the properties above would hold for a monitor that never acts."""
+    for kind, fault in FAULTS.items():
+        at_s = 40 if kind == "slow" else 20
+        drive = Drive(SimFleet(2, 3, [at(at_s, fault(RankName("rg_1.1")))])).run(120)
+        assert drive.evicted() == ["rg_1"], kind
