@@ -6,8 +6,8 @@ one's renewals are refused, however late they come. A lease that lapses does not
 at once: the death of a host silences its WorkerServers and their renewals together, and the
 detectors must still see the silence. It is dropped after `LAPSE_GRACE_S` more, counted from
 the last renewal or the last good answer to a poll, whichever is later. After a cold start with
-no store the order of two incarnations of one rank is not known; the one that registers second
-is taken for the newer, until the first lets go.
+no store the lingering WorkerServer of a dead rank may come after the living one: then the ages
+that both state decide, and only where one states none is the second taken for the newer.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ LAPSE_GRACE_S: Final = 60.0
 """Longer: a dead host is seen for longer; a rank that left without a word lingers as long."""
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 3600.0
+_AGE_SLACK_S: Final = 1.0
 SUPERSEDED_KEPT: Final = 16
 """Old incarnations remembered for each rank; each costs one short string."""
 
@@ -62,6 +63,8 @@ class Target:
     source: Source
     heard_s: float
     """Unix time of the last renewal or good answer."""
+    born_s: float | None = None
+    """Unix time at which the rank attached, by its own account; None when it does not say."""
 
     @property
     def rank(self) -> RankName:
@@ -118,7 +121,9 @@ class Registry:
         """Register or renew; SUPERSEDED when a newer incarnation bears the name."""
         identity = registration.identity
         lease_s = min(max(registration.lease_s, LEASE_MIN_S), LEASE_MAX_S)
-        target = Target(identity, registration.url, lease_s, Source.LEASE, self._clock.now_s())
+        now_s = self._clock.now_s()
+        born_s = None if registration.age_s is None else now_s - registration.age_s
+        target = Target(identity, registration.url, lease_s, Source.LEASE, now_s, born_s)
         with self._lock:
             return self._admit(target)
 
@@ -127,13 +132,16 @@ class Registry:
         if old is not None and old.identity.incarnation != target.identity.incarnation:
             if target.identity.incarnation in self._superseded.get(rank, ()):
                 return Standing.SUPERSEDED
-            elders = (*self._superseded.get(rank, ()), old.identity.incarnation)
+            elder = target if _older(target, old) else old
+            elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
             self._superseded[rank] = elders[-SUPERSEDED_KEPT:]
+            if elder is target:
+                return Standing.SUPERSEDED
         self._targets[rank] = target
         self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
-        if old is None or replace(old, heard_s=target.heard_s) != target:
+        if old is None or replace(old, heard_s=target.heard_s, born_s=target.born_s) != target:
             self._keeper.save_target(rank, _target_to_json(target, self._superseded.get(rank, ())))
         return Standing.CURRENT
 
@@ -229,12 +237,20 @@ class Registry:
                 self._admit(Target(identity, url, LEASE_MAX_S, Source.FILE, self._clock.now_s()))
 
 
+def _older(one: Target, other: Target) -> bool:
+    """Whether `one` attached clearly earlier; a second may be lost on the way here."""
+    if one.born_s is None or other.born_s is None:
+        return False
+    return one.born_s < other.born_s - _AGE_SLACK_S
+
+
 def _target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     return {
         "identity": asdict(target.identity),
         "url": target.url,
         "lease_s": target.lease_s,
         "source": str(target.source),
+        "born_s": target.born_s,
         "superseded": list(superseded),
     }
 
@@ -246,6 +262,7 @@ def _target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, 
         lease_s=float(body["lease_s"]),
         source=Source(body["source"]),
         heard_s=heard_s,
+        born_s=None if body.get("born_s") is None else float(body["born_s"]),
     )
     return target, tuple(str(item) for item in body["superseded"])
 

@@ -211,6 +211,8 @@ class Registration:
     identity: Identity
     url: str
     lease_s: float
+    age_s: float | None = None
+    """Since the rank attached: of two incarnations of one rank, the younger one lives."""
 
 
 def to_json(value: StateReport | FlightRecord | Registration) -> dict[str, Any]:
@@ -459,4 +461,5 @@ def parse_registration(data: Any) -> Registration:
         identity=parse_identity(_get(data, "identity", (Mapping,))),
         url=url.rstrip("/"),
         lease_s=_seconds(data, "lease_s"),
+        age_s=_seconds(data, "age_s", None),
     )

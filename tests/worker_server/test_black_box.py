@@ -38,12 +38,13 @@ class FakeTorch:
     def __init__(self):
         self.asked = 0
         self.error = None
+        self.record = None
 
     def flight_record(self, timeout_s=2.0):
         self.asked += 1
         if self.error:
             raise ControlPlaneError(self.error)
-        return {"entries": [self.asked]}
+        return self.record or {"entries": [self.asked]}
 
 
 class FakeStacks:
@@ -84,6 +85,13 @@ def test_only_active_leaves_out_what_was_left(page, bench):
     page.leave(row, *enter(page, row))
     enter(page, row)
     assert [entry.seq for entry in bench.box.flight_record(only_active=True).ring] == [2]
+
+
+def test_only_active_leaves_out_what_torch_retired(bench):
+    bench.torch.record = {"version": "2.10", "entries": [{"retired": True}, {"retired": False}]}
+    record = bench.box.flight_record(only_active=True)
+    assert record.torch == {"version": "2.10", "entries": [{"retired": False}]}
+    assert len(bench.box.flight_record().torch["entries"]) == 2
 
 
 def test_two_readers_within_a_second_cost_the_rank_one_record(bench):

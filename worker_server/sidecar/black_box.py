@@ -41,6 +41,15 @@ class _Kept:
     entered: int
 
 
+def _only_active(record: dict[str, Any]) -> dict[str, Any]:
+    """Torch's record without what it retired: on gloo its own filter keeps everything."""
+    entries = record.get("entries")
+    if not isinstance(entries, list):
+        return record
+    active = [e for e in entries if not (isinstance(e, dict) and e.get("retired") is True)]
+    return {**record, "entries": active}
+
+
 class BlackBox:
     """Answers for one rank, alive or dead."""
 
@@ -87,13 +96,16 @@ class BlackBox:
         if only_active:
             entries = tuple(entry for entry in entries if entry.exit_age_s is None)
         kept = self._kept
+        torch = kept.record if kept else None
+        if torch is not None and only_active:
+            torch = _only_active(torch)
         return wire.FlightRecord(
             identity=self.identity,
             alive=alive,
             members=self._page.members(),
             ring=entries,
             dropped=dropped,
-            torch=kept.record if kept else None,
+            torch=torch,
             torch_age_s=time.monotonic() - kept.taken_s if kept else None,
             torch_error=self._torch_error,
         )

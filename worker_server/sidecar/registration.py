@@ -11,6 +11,8 @@ import http.client
 import json
 import logging
 import threading
+import time
+from dataclasses import replace
 from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import wire
@@ -27,7 +29,8 @@ class Registrar(threading.Thread):
     def __init__(self, monitor: str, registration: wire.Registration, token: str | None) -> None:
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
-        self._body = json.dumps(wire.to_json(registration)).encode()
+        self._registration = registration
+        self._began_s = time.monotonic()
         self._identity = registration.identity
         self._lease_s = registration.lease_s
         self._token = token
@@ -37,12 +40,16 @@ class Registrar(threading.Thread):
         """Renew until asked to stop."""
         wait, up = 0.0, True
         while not self._stop_asked.wait(wait):
-            problem = self._call("POST", wire.PATH_REGISTER, self._body)
+            problem = self._call("POST", wire.PATH_REGISTER, self._body())
             later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
             wait = self._lease_s / 3 if problem is None else later
             if up != (problem is None):
                 up = problem is None
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
+
+    def _body(self) -> bytes:
+        age_s = time.monotonic() - self._began_s
+        return json.dumps(wire.to_json(replace(self._registration, age_s=age_s))).encode()
 
     def stop(self) -> None:
         """Stop renewing and give the lease back; once."""

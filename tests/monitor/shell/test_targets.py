@@ -25,8 +25,13 @@ from worker_server.wire import Registration
 RANK = RankName("rg_0.0")
 
 
-def registration(incarnation: str = "one", url: str = "http://h:1", lease_s: float = 15.0):
-    return Registration(identity(incarnation=incarnation), url, lease_s)
+def registration(
+    incarnation: str = "one",
+    url: str = "http://h:1",
+    lease_s: float = 15.0,
+    age_s: float | None = None,
+):
+    return Registration(identity(incarnation=incarnation), url, lease_s, age_s)
 
 
 class TestLeases:
@@ -55,6 +60,14 @@ class TestLeases:
         assert self.registry.register(registration("one")) is Standing.SUPERSEDED
         assert self.registry.register(registration("two")) is Standing.SUPERSEDED
         assert self.incarnation() == "three"
+
+    def test_a_lingering_elder_that_comes_second_after_a_cold_start_stays_out(self) -> None:
+        self.registry.register(registration("young", age_s=3.0))
+        assert self.registry.register(registration("old", age_s=90.0)) is Standing.SUPERSEDED
+        assert self.incarnation() == "young"
+        self.clock.advance(5)
+        assert self.registry.register(registration("younger", age_s=0.5)) is Standing.CURRENT
+        assert self.incarnation() == "younger"
 
     def test_an_old_incarnation_does_not_unregister_a_newer_one(self) -> None:
         self.registry.register(registration("one"))
