@@ -111,12 +111,13 @@ class Pipeline:
         """Judge one snapshot; call once per tick, in order of time."""
         self._history.push(snapshot)
         self._take_past(snapshot.evictions)
+        self._tracker.take_evictions(self._history, snapshot.evictions)
         failures: dict[str, str] = {}
         graph = _guarded("waits", failures, lambda: build(self._history))
         found, unknown = self._detect(graph, failures)
         verdicts, inhibited = self._inhibit(found)
         changed = self._tracker.update(
-            self._history, verdicts, snapshot.evictions, unknown=unknown, inhibited=inhibited
+            self._history, verdicts, unknown=unknown, inhibited=inhibited
         )
         decisions = self._decide(snapshot)
         wanted: tuple[RankName, ...] | None = ()

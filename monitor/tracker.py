@@ -37,6 +37,8 @@ class Tracker:
     _restored: set[IncidentId] = field(default_factory=set)
     _asked_s: dict[IncidentId, float] = field(default_factory=dict)
     """Evictions decided that the evictor has not taken up yet."""
+    _before: dict[IncidentId, Incident] = field(default_factory=dict)
+    """As they were when the tick began."""
     cut_short: set[IncidentId] = field(default_factory=set)
     """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
 
@@ -103,15 +105,12 @@ class Tracker:
         self,
         history: History,
         verdicts: Sequence[Verdict],
-        evictions: Sequence[EvictionProgress],
         *,
         unknown: frozenset[Kind] = frozenset(),
         inhibited: Mapping[tuple[Kind, GroupName], str] | None = None,
     ) -> tuple[Incident, ...]:
-        """Take in one tick; returns the incidents that changed, oldest first."""
-        before = dict(self.incidents)
+        """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
         now_s = history.now_s
-        self._take_evictions(history, evictions)
         seen = {self._see(history, verdict) for verdict in verdicts}
         for incident in self.open():
             if incident.id not in seen and incident.kind not in unknown:
@@ -121,7 +120,7 @@ class Tracker:
         for incident_id, asked_s in list(self._asked_s.items()):
             if now_s - asked_s > self.config.eviction_ack_s:
                 del self._asked_s[incident_id]
-        changed = [i for i in self.incidents.values() if _differs(before.get(i.id), i)]
+        changed = [i for i in self.incidents.values() if _differs(self._before.get(i.id), i)]
         self._forget(now_s)
         return tuple(sorted(changed, key=lambda i: (i.milestones.first_seen_s, i.id)))
 
@@ -176,6 +175,8 @@ class Tracker:
         self._sightings[incident.id] = 0
         if incident.state is State.EVICTING:
             return
+        if incident.milestones.evict_asked_s is not None and self._left(history, incident, None):
+            return
         why = next(
             (
                 inhibited[incident.kind, group]
@@ -201,7 +202,9 @@ class Tracker:
 
     # -- evictions -------------------------------------------------------------------------
 
-    def _take_evictions(self, history: History, evictions: Sequence[EvictionProgress]) -> None:
+    def take_evictions(self, history: History, evictions: Sequence[EvictionProgress]) -> None:
+        """Begin a tick: what the evictor did shields its groups from this tick's verdicts."""
+        self._before = dict(self.incidents)
         latest: dict[IncidentId, EvictionProgress] = {}
         for progress in evictions:
             held = latest.get(progress.incident_id)
@@ -288,6 +291,10 @@ class Tracker:
             since_s = marks.firing_s
         if since_s is None or now_s - since_s > self.config.follow_s:
             return
+        asked = marks.evict_asked_s is not None
+        if asked and marks.left_quorum_s is None and _out_of_quorum(history, incident):
+            marks = replace(marks, left_quorum_s=now_s)
+            incident = _noted(incident, now_s, "left_quorum", "a quorum without it is seen")
         if marks.survivor_commit_s is None:
             commits = (
                 track.last_commit_s
@@ -379,10 +386,11 @@ def _under_eviction(
     """Whether its group is on its way out, or has not committed since it was put out."""
     if incident.state is State.EVICTING or incident.id in asked_s:
         return True
+    # Also while it fires again: an eviction that failed, or was cut short by a restart of the
+    # monitor, may have reached the processes, and then it explains their death.
     marks = incident.milestones
     return (
-        not incident.open
-        and marks.evict_asked_s is not None
+        marks.evict_asked_s is not None
         and marks.rejoined_s is None
         and now_s - marks.evict_asked_s <= config.follow_s
     )
@@ -411,14 +419,17 @@ def _passed(  # noqa: PLR0911 - one reason a line
     """Why a fault that is not seen now is over; None while that is not known."""
     tracks = _culprit_tracks(history, incident)
     unseen_s = history.now_s - incident.last_seen_s
+    asked = incident.milestones.evict_asked_s is not None
     if _restarted(history, incident):
-        return "restarted: its ranks are other processes now"
+        return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
     reports = [track.fresh for track in tracks if track.fresh is not None]
     if len(reports) < len(tracks) or unseen_s < config.clear_s:
         return None
     gone = [track for track in tracks if track.died_s is not None]
+    if asked and any(history.now_s - t.died_s < _GONE_UNCONFIRMED_S for t in gone if t.died_s):
+        return None  # our kill struck: the next quorum says when it left
     match incident.kind:
         case Kind.DEAD:
             return "the job ended" if gone else "its processes are there again"

@@ -193,7 +193,10 @@ def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path
     # An infinite rate ruins rg_1's weights in every step that it commits.
     often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20")
     with fleet(tmp_path, 2, 1, *often, rg_1=("--learning-rate", "inf")) as running:
-        running.start("rg_0.0", "rg_1.0")
+        # The sound group first: who starts alone commits alone, and ruins itself for both.
+        running.start("rg_0.0")
+        until(lambda: len(running.events("step", "rg_0.0")) >= 2, "2 steps of rg_0 alone")
+        running.start("rg_1.0")
         until(
             lambda: (
                 len([e for e in running.events("step", "rg_1.0") if not e["committed"]]) >= 3

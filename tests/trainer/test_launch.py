@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_for
 from trainer import launch
 
 pytestmark = pytest.mark.integration
@@ -25,7 +26,7 @@ def start():
             start_new_session=True,
         )
         running.append(process)
-        until(lambda: process.pid in launch.marked(mark), "the mark is in /proc")
+        wait_for(lambda: process.pid in launch.marked(mark), within_s=20, what="the mark is there")
         return process
 
     yield run
@@ -34,11 +35,8 @@ def start():
         process.wait()
 
 
-def until(condition, what):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, f"still not: {what}"
-        time.sleep(0.02)
+def process_state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def torchrun_launch(start, mark):
@@ -71,6 +69,8 @@ def test_another_launch_and_another_supervisor_are_left_alone(start):
 def test_stop_ends_a_torchrun_that_does_not_react(start):
     one = torchrun_launch(start, "run.1")
     os.kill(one.pid, signal.SIGSTOP)
+    # Not yet stopped, it would still hear a SIGTERM that comes together with the SIGSTOP.
+    wait_for(lambda: process_state(one.pid) == "T", within_s=10, what="the process stops")
 
     one.stop()
 

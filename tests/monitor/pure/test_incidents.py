@@ -1,12 +1,14 @@
 """Incidents over ticks and over restarts of the monitor."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
 from monitor.incident import IncidentError, State, incident_from_json, incident_to_json
 from monitor.pipeline import Pipeline
 from monitor.policy import Guard
@@ -95,6 +97,31 @@ def test_an_eviction_that_took_effect_while_the_monitor_was_away_is_finished() -
     (incident,) = after.last.incidents
     assert incident.state is State.RESOLVED
     assert incident.resolution.startswith("evicted: left the quorum")
+    assert incident.milestones.rejoined_s is not None
+
+
+@pytest.mark.parametrize("stored", [State.EVICTING, State.FIRING], ids=str)
+def test_a_kill_that_struck_just_before_the_restart_is_no_second_fault(stored) -> None:
+    # The eviction is on disk before it is carried out; the incident may lag behind it.
+    script = [at(20, hang("rg_1.0")), at(30.5, crash("rg_1.0"))]
+    before = Drive(SimFleet(3, 1, script))
+    before.fleet.evictor_works = False
+    before.run(30)
+    assert before.incident("not_entered").state is State.EVICTING
+    for key, progress in before.fleet.evictions.items():
+        before.fleet.evictions[key] = replace(progress, failed="interrupted by a restart")
+    after = restarted(before)
+    if stored is State.FIRING:
+        (lagging,) = before.results[-3].incidents
+        assert lagging.state is State.FIRING
+        after.pipeline = Pipeline(before.config, [lagging], [*before.fleet.evictions.values()])
+    after.run(12)
+    after.fleet.restart("rg_1")
+    (incident,) = after.run(20).last.incidents
+    assert not after.evicts
+    assert incident.kind is Kind.NOT_ENTERED
+    assert incident.state is State.RESOLVED
+    assert incident.resolution == "evicted: left the quorum 9.0 s after it was asked"
     assert incident.milestones.rejoined_s is not None
 
 
