@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from monitor.commands import quarantine, run, status
-from monitor.commands.errors import FAILED, CommandError
+from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
 The keeper of a TorchFT Lighthouse: sees every rank, names the sick one, and evicts its replica
@@ -28,7 +28,7 @@ every command explains itself: lightkeeper COMMAND --help
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     plain = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="lightkeeper", description=_ABOUT, epilog=_EXAMPLES, formatter_class=plain
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.arguments import OneLineParser
+
 _DESCRIPTION = """\
 One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
 library's own source. Ranks of one replica group start together under torchrun; replica groups
@@ -72,7 +74,7 @@ def _at_least(kind: type[int] | type[float], least: float) -> Callable[[str], in
 
 def parser() -> argparse.ArgumentParser:
     """The parser of `python -m trainer.train`."""
-    top = argparse.ArgumentParser(
+    top = OneLineParser(
         prog="trainer.train",
         description=_DESCRIPTION,
         epilog=_EPILOG,

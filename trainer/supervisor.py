@@ -23,6 +23,7 @@ from typing import Final
 
 from trainer import options as trainer_options
 from trainer.admission import Admission, Admitted, Away, Refused, admit_all, ask_monitor
+from trainer.arguments import OneLineParser
 from trainer.faults import ENVIRONMENT, FaultError, parse_specs
 from trainer.launch import Launch, Launcher, TorchrunLauncher
 from trainer.status import StatusFile
@@ -146,7 +147,7 @@ exit status: 0 the training finished; 2 wrong use; 143 ended by SIGTERM, 130 by 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of `python -m trainer.supervisor`."""
-    top = argparse.ArgumentParser(
+    top = OneLineParser(
         prog="trainer.supervisor",
         description="Keep one replica group running: start torchrun on the first host that the "
         "monitor admits, and again, after asking again, whenever it left.",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+import argparse
+from typing import Final, NoReturn
 
 DONE: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line; the usage is a `--help` away."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class CommandError(Exception):

@@ -27,7 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         reports = _run(options, run_dir.resolve())
-    except (FleetError, MonitorAwayError, OSError) as exc:
+    except OSError as exc:
+        print(f"lightkeeper demo: {exc.filename or run_dir}: {exc.strerror}", file=sys.stderr)
+        return 1
+    except (FleetError, MonitorAwayError) as exc:
         print(f"lightkeeper demo: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -59,10 +59,8 @@ class Fleet:
         """Ask the trainer of `rank` to fall ill at its next step; gives the fault's id."""
         self.faults_injected += 1
         fault_id = f"{self.faults_injected}-{kind}"
-        factor = self.options.slow_factor
-        faults.inject(
-            self.fault_file, faults.Fault(fault_id, faults.Kind(kind), rank, factor=factor)
-        )
+        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": self.options.slow_factor}
+        faults.inject(self.fault_file, faults.parse_fault(fault))
         return fault_id
 
     def fired(self, fault_id: str) -> faults.Marker | None:

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
+
+from trainer.arguments import OneLineParser
 
 FAULTS: Final = {
     "hang": "a rank sleeps outside any collective, for ever",
@@ -15,6 +17,7 @@ FAULTS: Final = {
     "crash": "a rank is killed (SIGKILL)",
     "slow": "a rank is several times slower from then on",
     "mismatch": "a rank calls another collective than its peers (2 ranks a group)",
+    "mismatch:size": "a rank brings another size than its peers: gloo aborts (2 ranks a group)",
 }
 
 _EPILOG = """\
@@ -67,17 +70,10 @@ def _bounded(low: float, high: float, kind: type) -> type:
     return convert  # type: ignore[return-value]  # argparse calls it like a type
 
 
-class _OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the whole usage is a `--help` away."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser of `lightkeeper demo`."""
-    faults = "\n".join(f"  {name:<10}{text}" for name, text in FAULTS.items())
-    result = _OneLineParser(
+    faults = "\n".join(f"  {name:<15}{text}" for name, text in FAULTS.items())
+    result = OneLineParser(
         prog="lightkeeper demo",
         description="Start a TorchFT fleet on this machine, make a rank sick, and watch "
         "lightkeeper name it, evict its group through the Lighthouse, and training go on.",
@@ -161,7 +157,7 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
     args = arguments_parser.parse_args(argv)
     default = ("gil", "slow", "mismatch") if args.ranks_per_group > 1 else ("gil", "slow")
     faults = tuple(args.faults or default)
-    if "mismatch" in faults and args.ranks_per_group < 2:
+    if any(fault.startswith("mismatch") for fault in faults) and args.ranks_per_group < 2:
         arguments_parser.error(
             "--fault mismatch needs a collective inside the group: add --ranks-per-group 2"
         )

@@ -30,7 +30,10 @@ EXPECTED_KIND: Final = {
     "crash": "dead",
     "slow": "straggler",
     "mismatch": "mismatch",
+    "mismatch:size": "mismatch",
 }
+_LEAVES_BY_ITSELF: Final = frozenset({"crash", "mismatch:size"})
+"""Faults that end the group before anybody can evict it."""
 
 Show = Callable[[dict[str, Any], str], None]
 """Shows a snapshot of the monitor and what the demo is waiting for."""
@@ -242,7 +245,7 @@ def _judge(report: FaultReport, incidents: list[dict[str, Any]], keeper: bool) -
     report.training_went_on = report.to_survivor_commit is not None and not report.survivors_crashed
     if keeper and not report.training_went_on:
         problems.append("training did not go on")
-    if keeper and report.kind != "crash" and report.evicted_group is None:
+    if keeper and report.kind not in _LEAVES_BY_ITSELF and report.evicted_group is None:
         problems.append(f"not evicted ({report.held or 'no decision'})")
     if keeper and report.to_rejoined is None:
         problems.append("the group did not come back")
