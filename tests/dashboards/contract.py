@@ -1,6 +1,6 @@
-"""Metrics that the monitor and the ranks export, by name: what CONTRACT.md lists.
+"""Metrics that dashboards and rules may use: what the monitor and the ranks export, by name.
 
-To be replaced by what the exporters say of themselves.
+`tests/integration/test_monitor_restart.py` asks a real monitor and a real rank for each.
 """
 
 COUNTERS_AND_GAUGES = frozenset(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.dashboards import contract
 from tests.waiting import wait_for
 from trainer.demo.fleet import Fleet, start_fleet, start_monitor, wait_for_lighthouse
 from trainer.demo.options import parse
@@ -54,6 +55,12 @@ def incident_of(client: MonitorClient, rank: str, state: str) -> dict[str, Any] 
 def quarantined(fleet: Fleet) -> list[str]:
     answer = requests.get(f"{fleet.monitor_url}/v1/quarantine", timeout=5).json()
     return [item["host"] for item in answer["quarantine"]]
+
+
+def metric_names(*bases: str) -> set[str]:
+    pages = [requests.get(f"{base}/metrics", timeout=5).text for base in bases]
+    lines = [line.split() for page in pages for line in page.splitlines()]
+    return {words[2] for words in lines if words[:2] == ["#", "TYPE"]}
 
 
 def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everything(
@@ -111,3 +118,7 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
             "spare-1a"
         )
         assert not [e for e in fleet.events("rg_0") if e["event"] == "left"]
+
+        # What dashboards and rules ask for (tests/dashboards/contract.py) is really exported.
+        asked_for = (contract.COUNTERS_AND_GAUGES | contract.HISTOGRAMS) - {"up"}
+        assert asked_for - metric_names(fleet.monitor_url, urls["rg_0.0"]) == set()
