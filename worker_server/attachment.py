@@ -7,17 +7,16 @@ beat thread, then what needs torch. Every failure ends in one warning and a work
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 
 from worker_server import control_plane, run_dir
+from worker_server.complaint import complain
 from worker_server.environment import Settings, identity_from, run_dir_from
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter, StepReporter
@@ -84,8 +83,7 @@ def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
 
 
 def _warn(text: str) -> None:
-    with contextlib.suppress(Warning):  # a filter may turn it into an error
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    complain(text, stacklevel=5)
 
 
 def _start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:

@@ -11,15 +11,14 @@ reporter off; a phase is then a context manager that does nothing.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Protocol
 
+from worker_server.complaint import complain
 from worker_server.page import layout
 from worker_server.page.writer import PageWriter
 
@@ -254,8 +253,7 @@ class Reporter:
             return
         self._on = False
         self._owner = -1
-        with contextlib.suppress(Warning):  # a filter may turn it into an error
-            warnings.warn(f"lightkeeper stopped reporting: {why!r}", RuntimeWarning, stacklevel=3)
+        complain(f"lightkeeper stopped reporting: {why!r}", stacklevel=4)
 
     def detach(self) -> None:
         """Called in a forked child, which is not the rank: whatever it reports goes nowhere."""
