@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from trainer.demo import scenario, view
 from trainer.demo.fleet import Fleet, FleetError, start_fleet, wait_for_lighthouse
 from trainer.demo.options import DemoOptions, parse
@@ -110,7 +108,7 @@ def _keep_running(fleet: Fleet, screen: view.View) -> None:
 
 def _print_result(options: DemoOptions, run_dir: Path, reports: list[scenario.FaultReport]) -> None:
     if not options.json:
-        Console().print(view.summary(reports))
+        view.console().print(view.summary(reports))
         return
     result: dict[str, Any] = {
         "schema": 1,

@@ -14,6 +14,7 @@ from rich.text import Text
 from trainer.demo.scenario import FaultReport
 
 QUIET_LINE_S: Final = 10.0
+LOG_WIDTH: Final = 118
 _COLOURS: Final = {
     "healthy": "green",
     "waiting": "yellow",
@@ -24,11 +25,17 @@ _COLOURS: Final = {
 }
 
 
+def console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal; where there is none, wide enough for the tables."""
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
+
+
 class View:
     """Shows the fleet while the demo runs. Writes to stderr only: stdout is for results."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = console(stderr=True)
         self._live: Live | None = None
         self._began = time.monotonic()
         self._last_line = ""
@@ -57,7 +64,9 @@ class View:
     def show(self, snapshot: dict[str, Any], waiting_for: str) -> None:
         """The fleet as it is now; on a terminal in place, elsewhere a line when it changes."""
         if self._live is not None:
-            self._live.update(Group(_fleet_table(snapshot), Text(waiting_for, style="dim")))
+            self._live.update(
+                Group(_fleet_table(snapshot), *_incidents(snapshot), Text(waiting_for, style="dim"))
+            )
             return
         line = f"{_fleet_line(snapshot)} | {waiting_for}"
         now = time.monotonic()
@@ -89,15 +98,18 @@ def _fleet_table(snapshot: dict[str, Any]) -> Table:
             f"{_seconds(rank.get('last_commit_age_s'))} ago",
             _seconds(rank.get("busy_s"), 3),
         )
-    for incident in snapshot["incidents"]:
-        table.add_section()
-        table.add_row(
-            Text(incident["state"], style="bold red"),
-            incident["kind"],
-            Text(", ".join(incident["culprits"])),
-            Text(incident["reason"]),
-        )
     return table
+
+
+def _incidents(snapshot: dict[str, Any]) -> list[Text]:
+    return [
+        Text.assemble(
+            (f"{incident['state']} ", "bold red"),
+            (f"{incident['kind']} ", "bold"),
+            incident["reason"],
+        )
+        for incident in snapshot["incidents"]
+    ]
 
 
 def _seconds(value: float | None, digits: int = 1) -> str:
