@@ -98,10 +98,16 @@ def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
     return left
 
 
-def _die_with_parent() -> None:
-    """In the child: SIGTERM when the supervisor dies, however it dies."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent() -> None:
+    """In the child, between fork and exec: SIGTERM when the parent dies, however it dies.
+
+    For parents with one thread only: it runs Python code after a fork.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass
@@ -200,7 +206,7 @@ class TorchrunLauncher:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         finally:
             if output is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -52,3 +56,31 @@ def test_of_two_ranks_in_a_mismatch_the_one_that_left_the_program_is_named(
     assert fault["culprit_ranks"] == ["rg_1.1"]
     assert fault["evicted_group"] == "rg_1"
     assert fault["rejoined_host"] == "host-1", "a mismatch is a program's fault, not a host's"
+
+
+def processes_of(run_dir: Path) -> set[int]:
+    """Everything whose command line or environment names the run directory, zombies aside."""
+    found = set()
+    for proc in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            if str(run_dir).encode() in text:
+                found.add(int(proc.name))
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_a_demo_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "trainer.demo", "--groups", "2", "--run-dir", str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        sidecars = wait_for(
+            lambda: list((tmp_path / "run").glob("*.page")), within_s=90, what="ranks attach"
+        )
+        assert sidecars
+    finally:
+        demo.send_signal(signal.SIGKILL)
+        demo.wait(10)
+    wait_for(lambda: not processes_of(tmp_path), within_s=25, what="every process ends")

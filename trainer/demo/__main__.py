@@ -54,7 +54,7 @@ def _run_fleet(
     options: DemoOptions, run_dir: Path, faults: tuple[str, ...]
 ) -> list[scenario.FaultReport]:
     reports: list[scenario.FaultReport] = []
-    with view.View() as screen, start_fleet(options, run_dir) as fleet:
+    with start_fleet(options, run_dir) as fleet, view.View() as screen:
         screen.say(
             f"starting {options.groups} groups x {options.ranks_per_group} ranks, "
             f"{'with' if options.keeper else 'without'} keeper; logs in {run_dir}"

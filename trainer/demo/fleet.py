@@ -21,6 +21,7 @@ import requests
 from trainer import faults
 from trainer.demo.options import DemoOptions
 from trainer.demo.watch import MonitorClient
+from trainer.launch import die_with_parent
 
 SHUTDOWN_GRACE_S: Final = 15.0
 
@@ -94,7 +95,7 @@ class Fleet:
         return f"{lines[-1].strip() if lines else 'no output'} (log: {path})"
 
     def spawn(self, name: str, command: list[str], environment: dict[str, str]) -> None:
-        """Start one process with its output in a log; it must outlive nobody but us."""
+        """Start one process with its output in a log; it ends when we do, however we end."""
         log = self.run_dir / "logs" / f"{name}.log"
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
@@ -102,8 +103,9 @@ class Fleet:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, "LIGHTKEEPER_RUN_DIR": str(self.run_dir / "run")},
                 start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread before the fleet is up
             )
 
     def stop(self) -> None:
@@ -242,7 +244,6 @@ def _start_group(fleet: Fleet, group: str) -> None:
             "TORCHFT_LIGHTHOUSE": fleet.lighthouse_url,
             "LIGHTKEEPER_MONITOR": fleet.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(fleet.token_file),
-            "LIGHTKEEPER_RUN_DIR": str(fleet.run_dir / "run"),
             "LIGHTKEEPER_JOB": "demo",
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
