@@ -328,7 +328,7 @@ def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
 
     A process group larger than the replica group spans groups: that wait is TorchFT's.
     """
-    return head.enqueued > head.completed and 1 < head.size <= track.identity.world_size
+    return head.inside > 0 and 1 < head.size <= track.identity.world_size
 
 
 def _order(track: RankTrack) -> tuple[str, int]:

@@ -19,7 +19,6 @@ import functools
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from worker_server.complaint import complain
 from worker_server.page import layout
 from worker_server.page.writer import GroupRow, PageWriter
 from worker_server.reporter import Reporter
@@ -194,6 +194,15 @@ class _Entry:
             self._recorder.disable(exc)
             return work
 
+    def hold(self) -> None:
+        """The rank waits for the work from now on, unless it is known to be done."""
+        if not self._open:
+            return
+        try:
+            self._recorder.page.hold(self._row, self._seq)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self._recorder.disable(exc)
+
     def complete(self, error: BaseException | None) -> None:
         """Write the exit, unless that was done."""
         if not self._open:
@@ -220,6 +229,7 @@ class _WatchedWork(dist.Work):
         self._entry = entry
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
+        self._entry.hold()
         try:
             result = self._work.wait(*args, **kwargs)
         except BaseException as exc:
@@ -272,10 +282,7 @@ class _Recorder:
         if not self._on:
             return
         self._on = False
-        with contextlib.suppress(Warning):  # a filter may turn it into an error
-            warnings.warn(
-                f"lightkeeper lost the collectives: {why!r}", RuntimeWarning, stacklevel=4
-            )
+        complain(f"lightkeeper lost the collectives: {why!r}", stacklevel=5)
 
     def enter(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry | None:
         """Write the entry; None when this call is not recorded."""

@@ -144,6 +144,9 @@ class GroupHead:
     op: str
     age_s: float
     """Since the last collective was entered (while unfinished) or left."""
+    inside: int = 0
+    """Sequence id of the collective in which the rank's thread is held now; 0: in none. One that
+    was launched with async_op=True holds it only while it waits for the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,18 +222,15 @@ def to_json(value: StateReport | FlightRecord | Registration) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; what is None is left out.
 
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
-    `[name, size, enqueued, unfinished, op, age_s]`, durations are cut to milliseconds (in
+    `[name, size, enqueued, unfinished, op, age_s]` (and `inside`, where it is neither the last one
+    entered nor, with nothing unfinished, none), durations are cut to milliseconds (in
     heads to ten of them), and flags that have their usual value are left out. Other answers
     carry microseconds.
     """
     if not isinstance(value, StateReport):
         return {"schema": SCHEMA, **_plain(asdict(value), 6)}
     plain = _plain(asdict(value), 3)
-    plain["heads"] = [
-        [head.name, head.size, head.enqueued, head.enqueued - head.completed, head.op,
-         round(head.age_s, 2)]
-        for head in value.heads
-    ]  # fmt: skip
+    plain["heads"] = [_head_row(head) for head in value.heads]
     if value.step is not None:
         step = plain["step"]
         for key, usual in _USUAL.items():
@@ -365,18 +365,29 @@ def _parse_step(data: Any) -> StepState:
     )
 
 
+def _head_row(head: GroupHead) -> list[Any]:
+    unfinished = head.enqueued - head.completed
+    row = [head.name, head.size, head.enqueued, unfinished, head.op, round(head.age_s, 2)]
+    usual = head.enqueued if unfinished else 0
+    return row if head.inside == usual else [*row, head.inside]
+
+
 def _parse_head(row: Any) -> GroupHead:
     if not isinstance(row, list | tuple) or len(row) < len(_HEAD_KEYS):
         raise WireError(f"a head is not a row of {len(_HEAD_KEYS)} values")
-    data = dict(zip(_HEAD_KEYS, row, strict=False))
-    enqueued = _int(data, "enqueued")
+    data = dict(zip((*_HEAD_KEYS, "inside"), row, strict=False))
+    enqueued, unfinished = _int(data, "enqueued"), _int(data, "unfinished")
+    inside = _int(data, "inside", enqueued if unfinished else 0)
+    if not 0 <= inside <= enqueued:
+        raise WireError(f"'inside' is {inside}, expected 0 to {enqueued}")
     return GroupHead(
         name=_str(data, "name"),
         size=_int(data, "size"),
         enqueued=enqueued,
-        completed=enqueued - _int(data, "unfinished"),
+        completed=enqueued - unfinished,
         op=_str(data, "op"),
         age_s=_seconds(data, "age_s"),
+        inside=inside,
     )
 
 

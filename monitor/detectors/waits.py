@@ -217,8 +217,8 @@ def _stuck(
         inside = [
             t for t in held if name in heads[t.rank] and inside_own_group(heads[t.rank][name], t)
         ]
-        for seq in sorted({heads[track.rank][name].enqueued for track in inside}):
-            joined = [t for t in inside if heads[t.rank][name].enqueued == seq]
+        for seq in sorted({heads[track.rank][name].inside for track in inside}):
+            joined = [t for t in inside if heads[t.rank][name].inside == seq]
             size = heads[joined[0].rank][name].size
             knowing = [t for t in members if name in heads.get(t.rank, {})]
             pool = knowing if len(knowing) >= size else members

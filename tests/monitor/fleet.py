@@ -586,6 +586,7 @@ class SimFleet:
                     rank.completed,
                     rank.op,
                     now_s - rank.head_since_s,
+                    inside=rank.enqueued if rank.enqueued > rank.completed else 0,
                 ),
             )
         return StateReport(

@@ -45,9 +45,9 @@ def write_step(page, n, loss_kind=layout.LOSS_FINITE):
     page.write_step(n, n, n, NOW - 1, n, n, False, True, page.intern("rg:x"), n, loss_kind, n)
 
 
-def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1):
+def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
     op_id, site = page.intern(op), page.intern("a.py:1")
-    return page.enter(row, op_id, 0, 0, layout.NONE, 7, attempt, site, False, shapes)
+    return page.enter(row, op_id, 0, 0, layout.NONE, 7, attempt, site, is_async, shapes)
 
 
 def test_identity_and_start_time_survive_the_round_trip(reader):
@@ -148,6 +148,22 @@ def test_a_collective_is_inside_until_it_is_left_and_carries_its_error(page, rea
     assert (head.enqueued, head.completed, head.op, head.size) == (2, 1, "barrier", 2)
     assert reader.members() == {"default": (0, 1)}
     assert reader.entered == 2
+
+
+def test_a_launched_collective_holds_the_rank_only_while_it_waits(page, reader):
+    row = page.group_row("default", 2)
+    launched = enter(page, row, is_async=True)
+    after_launch = reader.heads(NOW)[0]
+    within = enter(page, row)
+    meanwhile = reader.heads(NOW)[0]
+    page.leave(row, *within)
+    between = reader.heads(NOW)[0]
+    page.hold(row, launched[1])
+    waiting = reader.heads(NOW)[0]
+    page.leave(row, *launched)
+    done = reader.heads(NOW)[0]
+    assert [h.inside for h in (after_launch, meanwhile, between, waiting, done)] == [0, 2, 0, 1, 0]
+    assert [h.enqueued for h in (after_launch, waiting)] == [1, 2]
 
 
 def test_nth_restarts_with_every_attempt_and_seq_does_not(page, reader):

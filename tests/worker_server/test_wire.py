@@ -138,7 +138,7 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte():
             2.34567, True, 123_456_789_012, seconds,
         ),
         tuple(
-            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_677, "all_gather", 0.1234)
+            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_677, "all_gather", 0.12, 12_345_678)
             for n in range(8)
         ),
     )  # fmt: skip

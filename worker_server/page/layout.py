@@ -77,7 +77,8 @@ GROUP_BYTES: Final = 512
 GROUP_NAME_BYTES: Final = 64
 GROUP_MEMBERS_BYTES: Final = 384
 GROUP_HEAD_OFFSET: Final = GROUP_NAME_BYTES + GROUP_MEMBERS_BYTES
-"""size, enqueued, completed, op, entered, left."""
+"""size, enqueued, completed, op, entered, left, inside."""
+GROUP_HEAD_WORDS: Final = 7
 
 # -- strings --------------------------------------------------------------------------------
 MAX_STRINGS: Final = 1024

@@ -193,7 +193,7 @@ class PageReader:
         heads = []
         for index in range(self._group_count()):
             name, _ = self._group(index)
-            size, enqueued, completed, op, entered, left = self._head(index)
+            size, enqueued, completed, op, entered, left, inside = self._head(index)
             since = entered if enqueued > completed else max(entered, left)
             heads.append(
                 wire.GroupHead(
@@ -203,6 +203,7 @@ class PageReader:
                     completed=completed,
                     op=self._string(op),
                     age_s=max(0, now_ns - since) * _NS if since else 0.0,
+                    inside=min(inside, max(enqueued, completed)),
                 )
             )
         return tuple(heads)
@@ -213,11 +214,11 @@ class PageReader:
 
         def read() -> tuple[int, ...] | None:
             before = self._words[word + 1], self._words[word + 2]
-            row = tuple(self._words[word : word + 6])
+            row = tuple(self._words[word : word + layout.GROUP_HEAD_WORDS])
             after = self._words[word + 1], self._words[word + 2]
             return row if before == after else None
 
-        return self._retry(read) or tuple(self._words[word : word + 6])
+        return self._retry(read) or tuple(self._words[word : word + layout.GROUP_HEAD_WORDS])
 
     def members(self) -> dict[str, tuple[int, ...]]:
         """Group ranks of the members of every process group that the rank could name."""

@@ -275,8 +275,14 @@ class PageWriter:
         word = row.word
         words[word + 3] = op
         words[word + 4] = now
+        if not is_async:
+            words[word + 6] = seq
         words[word + 1] = seq
         return ticket, seq
+
+    def hold(self, row: GroupRow, seq: int) -> None:
+        """Record that the thread waits for a collective that was launched earlier."""
+        self._words[row.word + 6] = seq
 
     def leave(self, row: GroupRow, ticket: int, seq: int, error: int = layout.NO_STRING) -> None:
         """Record that the collective was left, by return or by exception."""
@@ -292,3 +298,5 @@ class PageWriter:
             row.completed = seq
             words[row.word + 2] = seq
         words[row.word + 5] = now
+        if words[row.word + 6] == seq:
+            words[row.word + 6] = 0

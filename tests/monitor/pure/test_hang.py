@@ -1,11 +1,14 @@
 """Hangs on a fake timeline: 3 groups of 1 or 2 of 2; a step takes 0.3 s; the floor is 5 s."""
 
+from dataclasses import replace
+
 import pytest
 
 from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
 from monitor.pipeline import RankHealth
 from monitor.policy import Guard
+from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -21,6 +24,26 @@ from tests.monitor.fleet import (
     silent,
     stop,
 )
+from worker_server.wire import GroupHead, StateReport
+
+
+def launched_and_not_waited_for(snapshot: Snapshot) -> Snapshot:
+    """Every rank has an asynchronous collective in the air, as an overlapping backward has."""
+
+    def add(seen: Observation) -> Observation:
+        if not isinstance(seen.outcome, StateReport):
+            return seen
+        head = GroupHead("tp", 2, 9, 8, "all_gather", 60.0, inside=0)
+        return replace(seen, outcome=replace(seen.outcome, heads=(*seen.outcome.heads, head)))
+
+    return replace(snapshot, observations=tuple(add(seen) for seen in snapshot.observations))
+
+
+def test_a_collective_in_the_air_does_not_make_a_hung_rank_a_victim() -> None:
+    fleet = SimFleet(2, 2, [at(20, hang("rg_1.1"))])
+    drive = Drive(fleet, alter=launched_and_not_waited_for).run(30)
+    assert drive.incident("not_entered").culprits == ("rg_1.1",)
+    assert drive.evicted() == ["rg_1"]
 
 
 @pytest.mark.parametrize(
