@@ -164,8 +164,14 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
 
 
 def _start_lighthouse(fleet: Fleet, port: int) -> None:
+    program = Path(sys.executable).with_name("torchft_lighthouse")
+    if not program.exists():
+        raise FleetError(
+            f"TorchFT is not installed beside {sys.executable}: pip install torch==2.13.0 "
+            "'lightkeeper[trainer,stacks]' (or run `make demo`)"
+        )
     command = [
-        str(Path(sys.executable).with_name("torchft_lighthouse")),
+        str(program),
         "--bind",
         f"[::]:{port}",
         "--min_replicas",
