@@ -55,6 +55,11 @@ class KeeperConfig:
     # -- dead: monitor.detectors.dead ------------------------------------------------------
     dead_observations: int = 2
     """Observations of a gone process before it counts."""
+    death_slack_s: float = 0.03
+    """Ranks of a group that died within this span died together; later ones were taken along.
+    WorkerServers see a death within milliseconds; torchrun ends the rest of a group 43 to 142 ms
+    after the first (seen). Higher names those taken along as well; lower trusts clocks and the
+    scheduler of a busy host more than they deserve."""
     heartbeat_grace_s: float = 1.0
     """A heartbeat this much younger than the death proves that the group lives on."""
     host_lost_s: float = 15.0
@@ -171,6 +176,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "silent_s": (1, _DAY),
     "hang_sweeps": (1, 100),
     "dead_observations": (1, 100),
+    "death_slack_s": (0.0, 60.0),
     "heartbeat_grace_s": (0, 60),
     "host_lost_s": (1, _DAY),
     "job_end_s": (0, _DAY),

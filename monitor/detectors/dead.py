@@ -48,8 +48,10 @@ def _job_ended(history: History) -> bool:
 def _verdict(
     history: History, graph: WaitGraph, group: GroupName, gone: list[RankTrack]
 ) -> Verdict:
-    first_s = min(_died_s(history, track) for track in gone)
-    culprits = tuple(t.rank for t in gone if _died_s(history, t) - first_s <= 1.0)
+    own = [track for track in gone if not _waited_for_another(track, gone)] or gone
+    first_s = min(_died_s(history, track) for track in own)
+    slack_s = history.config.death_slack_s
+    culprits = tuple(t.rank for t in own if _died_s(history, t) - first_s <= slack_s)
     followed = tuple(track.rank for track in gone if track.rank not in culprits)
     victims = tuple(sorted({*graph.victims(culprits), *followed}))
     alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
@@ -71,6 +73,18 @@ def _verdict(
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=f"dead:{culprits[0]}",
     )
+
+
+def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
+    """Whether a rank died inside a collective that another dead one had not entered."""
+    if track.report is None:
+        return False
+    for head in track.report.heads:
+        for other in gone:
+            there = () if other.report is None else other.report.heads
+            if any(h.name == head.name and h.enqueued < head.inside for h in there):
+                return True
+    return False
 
 
 def _died_s(history: History, track: RankTrack) -> float:

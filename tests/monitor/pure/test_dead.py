@@ -15,6 +15,25 @@ def test_a_killed_rank_fires_after_two_observations() -> None:
     assert incident.culprits == ("rg_1.1",)
 
 
+def test_a_rank_that_its_launcher_takes_along_100_ms_later_is_a_victim() -> None:
+    script = [at(20, crash("rg_1.1")), at(20.1, crash("rg_1.0"))]
+    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    assert incident.culprits == ("rg_1.1",)
+    assert "rg_1.0" in incident.verdict.victims
+
+
+def test_ranks_that_die_in_one_moment_died_together() -> None:
+    script = [at(20, crash("rg_1.1")), at(20, crash("rg_1.0"))]
+    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    assert incident.culprits == ("rg_1.0", "rg_1.1")
+
+
+def test_of_ranks_that_die_in_one_moment_the_one_that_waited_for_the_other_is_a_victim() -> None:
+    script = [at(20, hang("rg_1.1")), at(23, crash("rg_1.0")), at(23, crash("rg_1.1"))]
+    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    assert incident.culprits == ("rg_1.1",)
+
+
 def test_the_rest_of_its_group_is_evicted_but_a_single_death_blames_no_host() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))])).run(40)
     assert [(evict.group, evict.quarantine) for _, evict in drive.evicts] == [("rg_1", ())]
