@@ -21,6 +21,7 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     found: list[Verdict] = []
     for group, members in history.groups().items():
         gone = [track for track in members if _gone(track) and not _finished(track)]
+        gone = [track for track in gone if not _being_replaced(track, members)]
         if gone:
             found.append(_verdict(history, graph, group, gone))
         elif _host_lost(history, group, members):
@@ -72,6 +73,14 @@ def _verdict(
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=f"dead:{culprits[0]}",
+    )
+
+
+def _being_replaced(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
+    """Whether its group was started again since it died: its own successor is on the way."""
+    died_s = track.died_s
+    return died_s is not None and any(
+        other.predecessor is not None and other.first_seen_s > died_s for other in members
     )
 
 

@@ -1,11 +1,13 @@
 """Dead processes, lost hosts, and what only looks like them."""
 
+from dataclasses import replace
+
 import pytest
 
 from monitor.pipeline import RankHealth
 from monitor.policy import Guard
-from monitor.snapshot import Failure
-from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, restart, silent
+from monitor.snapshot import Failure, Observation, Snapshot
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, restart, silent
 
 
 def test_a_killed_rank_fires_after_two_observations() -> None:
@@ -32,6 +34,25 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_waited_for_the_other_is_a_
     script = [at(20, hang("rg_1.1")), at(23, crash("rg_1.0")), at(23, crash("rg_1.1"))]
     incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
     assert incident.culprits == ("rg_1.1",)
+
+
+def test_a_group_that_comes_back_rank_by_rank_does_not_change_the_culprit() -> None:
+    fleet = SimFleet(2, 2, [at(20, crash("rg_1.1")), at(20.1, crash("rg_1.0")),
+                            at(24, restart("rg_1", 0.5))])  # fmt: skip
+    held: dict[str, Observation] = {}
+
+    def late_successor(snapshot: Snapshot) -> Snapshot:
+        """The successor of rg_1.0 registers 3 s after that of rg_1.1."""
+        seen = {one.rank: one for one in snapshot.observations}
+        if snapshot.now_s < START_S + 24.4:
+            held.update(seen)
+        elif snapshot.now_s < START_S + 28:
+            seen["rg_1.0"] = held["rg_1.0"]
+        return replace(snapshot, observations=tuple(seen.values()))
+
+    drive = Drive(fleet, alter=late_successor).run(60)
+    assert drive.incident("dead").culprits == ("rg_1.1",)
+    assert [i.kind for i in drive.seen.values()] == ["dead"]
 
 
 def test_the_rest_of_its_group_is_evicted_but_a_single_death_blames_no_host() -> None:
