@@ -44,7 +44,7 @@ def test_a_group_that_comes_back_rank_by_rank_does_not_change_the_culprit() -> N
     def late_successor(snapshot: Snapshot) -> Snapshot:
         """The successor of rg_1.0 registers 3 s after that of rg_1.1."""
         seen = {one.rank: one for one in snapshot.observations}
-        if snapshot.now_s < START_S + 24.4:
+        if snapshot.now_s < START_S + 23.5:
             held.update(seen)
         elif snapshot.now_s < START_S + 28:
             seen["rg_1.0"] = held["rg_1.0"]
