@@ -18,4 +18,4 @@ def wait_for(condition: Callable[[], T | None], *, within_s: float, what: str) -
             return answer
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: not within {within_s} s (last answer: {answer!r})")
-        time.sleep(0.05)
+        time.sleep(0.02)

@@ -20,8 +20,11 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         return ()
     found: list[Verdict] = []
     for group, members in history.groups().items():
-        gone = [track for track in members if _gone(track) and not _finished(track)]
-        gone = [track for track in gone if not _being_replaced(track, members)]
+        gone = [
+            track
+            for track in members
+            if _gone(track) and not _finished(track) and not _being_replaced(track, members)
+        ]
         if gone:
             found.append(_verdict(history, graph, group, gone))
         elif _host_lost(history, group, members):

@@ -4,13 +4,13 @@ import json
 import multiprocessing
 import os
 import socket
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.fakes import FakeReporter
+from tests.waiting import wait_for
 from trainer import options, status
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -26,12 +26,7 @@ def free_port():
 
 def until(condition, what):
     """The first true answer of `condition`, or a failure that says what was awaited."""
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        if answer := condition():
-            return answer
-        time.sleep(0.05)
-    return pytest.fail(f"after {DEADLINE_S:g} s still not: {what}")
+    return wait_for(condition, within_s=DEADLINE_S, what=what)
 
 
 def rank_process(start, group, group_rank, world_size, port, arguments, told):

@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from tests.waiting import wait_for
 from worker_server import run_dir as files_of_ranks
 from worker_server import wire
 
@@ -26,14 +26,7 @@ TOKEN = "sesame"
 
 def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
     """The first truthy answer of `look`."""
-    deadline = time.monotonic() + within_s
-    while True:
-        answer = look()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what} (last: {answer!r})")
-        time.sleep(0.02)
+    return wait_for(look, within_s=within_s, what=what)
 
 
 class RankUnderTest:

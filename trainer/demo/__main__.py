@@ -15,7 +15,7 @@ from typing import Any
 from trainer.demo import scenario, view
 from trainer.demo.fleet import Fleet, FleetError, start_fleet, wait_for_lighthouse
 from trainer.demo.options import DemoOptions, parse
-from trainer.demo.watch import MonitorAwayError
+from trainer.demo.watch import MonitorAwayError, MonitorClient
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def _run_fleet(
                 if options.keeper and number + 1 < len(faults):
                     scenario.wait_until_whole(fleet, client, screen.show, scenario.START_LIMIT_S)
             if options.keep_running:
-                _keep_running(fleet, screen)
+                _keep_running(fleet, client, screen)
     return reports
 
 
@@ -83,8 +83,8 @@ def _target(options: DemoOptions, kind: str, number: int) -> str:
     return f"rg_{(number + 1) % options.groups}.{options.ranks_per_group - 1}"
 
 
-def _keep_running(fleet: Fleet, screen: view.View) -> None:
-    snapshot = fleet.monitor().snapshot()
+def _keep_running(fleet: Fleet, client: MonitorClient, screen: view.View) -> None:
+    snapshot = client.snapshot()
     rank = snapshot["ranks"][0]
     screen.say(f"everything stays up until Ctrl-C; open {fleet.monitor_url}/ or try:")
     for line in (

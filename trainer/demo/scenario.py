@@ -108,8 +108,9 @@ def run_fault(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: S
     """Inject one fault and follow it until the group is back, or the limit."""
     known = {item["id"] for item in client.incidents()}
     group = rank.rpartition(".")[0]
-    best_step = max((item.get("step") or 0 for item in client.snapshot()["ranks"]), default=0)
-    hosts = {item["group"]: item["host"] for item in client.snapshot()["groups"]}
+    before = client.snapshot()
+    best_step = max((item.get("step") or 0 for item in before["ranks"]), default=0)
+    hosts = {item["group"]: item["host"] for item in before["groups"]}
     report = FaultReport(kind, rank, group, injected_s=_strike(fleet, client, kind, rank, show))
     report.left_host = hosts.get(group)
     deadline = time.monotonic() + _limit_s(fleet, kind)

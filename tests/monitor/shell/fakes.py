@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
+from tests.waiting import wait_for
 from worker_server.wire import (
     FlightRecord,
     Identity,
@@ -27,14 +27,7 @@ from worker_server.wire import (
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:
     """The first truthy value of the condition; fails when there is none in time."""
-    end = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
-        time.sleep(0.02)
+    return wait_for(condition, within_s=timeout_s, what=what or str(condition))
 
 
 def identity(
