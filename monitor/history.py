@@ -24,7 +24,9 @@ from monitor.names import GroupName, Host, RankName, ReplicaId
 from monitor.pace import PaceMeter, Reading
 from monitor.snapshot import LighthouseView, Observation, Snapshot
 from worker_server.wire import (
+    ACROSS,
     LONG_PHASES,
+    SOURCE_REPORTER,
     FlightRecord,
     GroupHead,
     Identity,
@@ -313,7 +315,9 @@ class History:
             [
                 Reading(track.rank, track.identity.incarnation, track.step, _inside(track))
                 for track in self.present()
-                if track.step is not None and self.participating(track)
+                if track.step is not None
+                and track.step.source == SOURCE_REPORTER
+                and self.participating(track)
             ],
         )
 
@@ -326,9 +330,10 @@ def _inside(track: RankTrack) -> bool:
 def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
     """Whether the rank is inside a collective of its own replica group.
 
-    A process group larger than the replica group spans groups: that wait is TorchFT's.
+    A process group that spans replica groups is not its own: that wait is TorchFT's.
     """
-    return head.inside > 0 and 1 < head.size <= track.identity.world_size
+    across = head.name.startswith(ACROSS) or head.size > track.identity.world_size
+    return head.inside > 0 and head.size > 1 and not across
 
 
 def _order(track: RankTrack) -> tuple[str, int]:

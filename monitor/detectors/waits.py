@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
-from worker_server.wire import WAITING_PHASE
+from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
 
 
 class Standing(StrEnum):
@@ -28,7 +28,7 @@ class Standing(StrEnum):
 
     DEAD = "dead"
     SILENT = "silent"  # no report in this tick
-    UNKNOWN = "unknown"  # attached, and never reported a step
+    UNKNOWN = "unknown"  # no phases that say whether it waits
     STOPPED = "stopped"  # process state T
     FROZEN = "frozen"  # the interpreter does not run: the GIL is held
     HELD = "held"  # inside an unfinished collective of its own group
@@ -191,6 +191,8 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.FROZEN
     if any(inside_own_group(head, track) for head in report.heads):
         return Standing.HELD
+    if step.source != SOURCE_REPORTER:
+        return Standing.UNKNOWN  # what a framework calls a phase may hold waiting inside
     return Standing.WAITING if step.phase == WAITING_PHASE else Standing.ALONE
 
 

@@ -175,3 +175,45 @@ def test_two_hung_groups_of_three_trip_the_breaker() -> None:
     drive = Drive(SimFleet(3, 1, script)).run(60)
     assert not drive.evicts
     assert Guard.BREAKER in {hold.guard for _, hold in drive.holds}
+
+
+def coarse(snapshot: Snapshot) -> Snapshot:
+    """The same fleet, its steps told by a framework's callbacks instead of by the loop itself."""
+
+    def change(seen: Observation) -> Observation:
+        report = seen.outcome
+        if not isinstance(report, StateReport) or report.step is None:
+            return seen
+        return replace(seen, outcome=replace(report, step=replace(report.step, source="lightning")))
+
+    return replace(snapshot, observations=tuple(change(seen) for seen in snapshot.observations))
+
+
+def test_a_frameworks_phase_accuses_nobody_for_it_may_hold_waiting_inside() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1", "backward"))]), alter=coarse).run(40)
+    assert drive.fired == {}
+    assert drive.evicted() == []
+
+
+def test_a_stopped_process_is_named_whoever_tells_its_steps() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.1"))]), alter=coarse).run(40)
+    assert drive.incident("not_entered").culprits == ("rg_1.1",)
+
+
+def test_waiting_in_a_group_that_spans_replica_groups_is_not_waiting_for_ones_own() -> None:
+    """TorchFT's group of two replica groups is as large as a replica group of two ranks."""
+
+    def add(seen: Observation) -> Observation:
+        if not isinstance(seen.outcome, StateReport):
+            return seen
+        head = GroupHead("torchft", 2, 9, 8, "all_reduce", 60.0, inside=9)
+        return replace(seen, outcome=replace(seen.outcome, heads=(*seen.outcome.heads, head)))
+
+    def across(snapshot: Snapshot) -> Snapshot:
+        seen = tuple(
+            add(one) if str(one.rank).startswith("rg_0") else one for one in snapshot.observations
+        )
+        return replace(snapshot, observations=seen)
+
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))]), alter=across).run(30)
+    assert drive.incident("not_entered").culprits == ("rg_1.1",)

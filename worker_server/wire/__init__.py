@@ -1,0 +1,118 @@
+"""The wire between a WorkerServer and whoever reads it: paths, schema, types, parsing.
+
+Standard library only: the monitor imports this module and nothing else of `worker_server`.
+
+All durations are seconds and are *ages at the moment the answer was made*, measured on the
+rank's own host with the monotonic clock. No wall-clock time crosses the wire, so clocks of
+two hosts never have to agree.
+
+Unknown keys are ignored (a newer sidecar may say more); a missing or ill-typed key is a
+`WireError`; a missing optional value is `None` and is never confused with zero.
+"""
+
+from __future__ import annotations
+
+from worker_server.wire.messages import (
+    ACROSS,
+    LONG_PHASES,
+    PATH_ADMISSION,
+    PATH_EVICT,
+    PATH_FLIGHT_RECORDER,
+    PATH_HEALTHZ,
+    PATH_HOST,
+    PATH_LAST_WORDS,
+    PATH_METRICS,
+    PATH_OPENAPI,
+    PATH_PROFILE,
+    PATH_REGISTER,
+    PATH_STACKS,
+    PATH_STATE,
+    PATH_STEPS,
+    PATH_WAIT_COUNTERS,
+    SCHEMA,
+    SOURCE_REPORTER,
+    WAITING_PHASE,
+    FlightRecord,
+    GroupHead,
+    GroupName,
+    Host,
+    HostEntry,
+    HostReport,
+    Identity,
+    LastWords,
+    Process,
+    RankName,
+    Registration,
+    ReplicaId,
+    RingEntry,
+    StateReport,
+    StepLog,
+    StepRow,
+    StepState,
+    Trace,
+    WireError,
+    rank_name,
+    split_rank_name,
+)
+from worker_server.wire.parse import (
+    parse_flight_record,
+    parse_host,
+    parse_identity,
+    parse_last_words,
+    parse_registration,
+    parse_state,
+    parse_steps,
+)
+from worker_server.wire.write import Answer, to_json
+
+__all__ = [
+    "ACROSS",
+    "LONG_PHASES",
+    "PATH_ADMISSION",
+    "PATH_EVICT",
+    "PATH_FLIGHT_RECORDER",
+    "PATH_HEALTHZ",
+    "PATH_HOST",
+    "PATH_LAST_WORDS",
+    "PATH_METRICS",
+    "PATH_OPENAPI",
+    "PATH_PROFILE",
+    "PATH_REGISTER",
+    "PATH_STACKS",
+    "PATH_STATE",
+    "PATH_STEPS",
+    "PATH_WAIT_COUNTERS",
+    "SCHEMA",
+    "SOURCE_REPORTER",
+    "WAITING_PHASE",
+    "Answer",
+    "FlightRecord",
+    "GroupHead",
+    "GroupName",
+    "Host",
+    "HostEntry",
+    "HostReport",
+    "Identity",
+    "LastWords",
+    "Process",
+    "RankName",
+    "Registration",
+    "ReplicaId",
+    "RingEntry",
+    "StateReport",
+    "StepLog",
+    "StepRow",
+    "StepState",
+    "Trace",
+    "WireError",
+    "parse_flight_record",
+    "parse_host",
+    "parse_identity",
+    "parse_last_words",
+    "parse_registration",
+    "parse_state",
+    "parse_steps",
+    "rank_name",
+    "split_rank_name",
+    "to_json",
+]

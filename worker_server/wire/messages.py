@@ -1,0 +1,321 @@
+"""What travels: paths, names and frozen types. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NewType
+
+SCHEMA: Final = 1
+
+PATH_STATE: Final = "/v1/state"
+PATH_FLIGHT_RECORDER: Final = "/v1/flight_recorder"
+PATH_STACKS: Final = "/v1/stacks"
+PATH_WAIT_COUNTERS: Final = "/v1/wait_counters"
+PATH_STEPS: Final = "/v1/steps"
+PATH_LAST_WORDS: Final = "/v1/last_words"
+PATH_PROFILE: Final = "/v1/profile"
+PATH_HOST: Final = "/v1/host"
+PATH_OPENAPI: Final = "/openapi.json"
+PATH_EVICT: Final = "/v1/evict"
+PATH_HEALTHZ: Final = "/healthz"
+PATH_METRICS: Final = "/metrics"
+
+# Paths of the monitor that a sidecar and a launcher call.
+PATH_REGISTER: Final = "/v1/register"
+PATH_ADMISSION: Final = "/v1/admission"
+
+GroupName = NewType("GroupName", str)
+"""Stable name of a replica group, such as `rg_1`: the replica id without its uuid."""
+ReplicaId = NewType("ReplicaId", str)
+"""What the Lighthouse knows a group by, such as `rg_1:1f0c...`; new at every start."""
+RankName = NewType("RankName", str)
+"""Replica group and group rank, such as `rg_1.0`; unique in a job, stable over restarts."""
+Host = NewType("Host", str)
+
+WAITING_PHASE: Final = "communication"
+"""The one phase in which a rank waits for others; in every other phase it works alone."""
+
+LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
+"""Declared phases that may last for minutes in a healthy job."""
+
+SOURCE_REPORTER: Final = "reporter"
+"""Steps and phases that the training loop itself reports: only these phases keep the rule that a
+rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
+an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
+
+ACROSS: Final = "torchft"
+"""Process groups whose name begins so span replica groups: their members are replica ranks, and
+waiting in them is waiting for other groups."""
+
+
+class WireError(ValueError):
+    """An answer that does not follow this schema; the message names the key."""
+
+
+def rank_name(group: str, group_rank: int) -> RankName:
+    """Name of a rank in the job, `group.group_rank`."""
+    return RankName(f"{group}.{group_rank}")
+
+
+def split_rank_name(name: str) -> tuple[GroupName, int]:
+    """Inverse of `rank_name`.
+
+    Raises:
+        WireError: `name` does not end in a dot and a number.
+    """
+    group, dot, rank = name.rpartition(".")
+    if not dot or not group or not rank.isdecimal():
+        raise WireError(f"not a rank name: {name!r} (expected GROUP.RANK, such as rg_0.1)")
+    return GroupName(group), int(rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a rank is. Fixed for the life of its process."""
+
+    job: str
+    group: GroupName
+    group_rank: int
+    world_size: int
+    """Ranks in the replica group."""
+    host: Host
+    """Where the group runs, as its launcher names it: what quarantine speaks of."""
+    pid: int
+    incarnation: str
+    """Differs between any two processes that ever bore this rank's name."""
+
+    @property
+    def rank(self) -> RankName:
+        """Name of the rank in the job."""
+        return rank_name(self.group, self.group_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The operating system's view of the rank process; needs no cooperation of the rank."""
+
+    alive: bool
+    state: str | None
+    """Letter of /proc/PID/stat: R, S, D, T (stopped), t (traced), Z; None once it is gone."""
+    threads: int | None = None
+    rss_bytes: int | None = None
+    dead_age_s: float | None = None
+    exit_code: int | None = None
+    """Of a dead process that ended by itself, where it could be known."""
+    exit_signal: str | None = None
+    """Name of the signal that ended it, such as SIGKILL, where it could be known."""
+    interpreter_age_s: float | None = None
+    """Since the rank's interpreter last ran a Python thread; grows while the GIL is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What the rank reports of itself."""
+
+    step: int
+    """Step that the rank works on: TorchFT's step where there is a Manager."""
+    attempt: int
+    """Steps begun in the life of this process, retries included; only grows."""
+    progress: int
+    """Phase changes in the life of this process; only grows. Unchanged means no progress."""
+    phase: str
+    phase_age_s: float
+    commits: int
+    """Steps committed in the life of this process."""
+    last_commit_age_s: float | None = None
+    """None before the first commit of this process."""
+    replica_id: ReplicaId | None = None
+    quorum_id: int | None = None
+    participants: int | None = None
+    healing: bool = False
+    errored: bool = False
+    loss: float | None = None
+    """None when none was reported, or when it is not finite (see `loss_finite`)."""
+    loss_finite: bool = True
+    tokens: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds spent in each phase since the process started, finished phases only; only grows."""
+    committed_step: int | None = None
+    """Number of the last step that was committed; None before the first of this process."""
+    commit_failures: int = 0
+    """Attempts that ended without a commit in the life of this process; only grows."""
+    tags: tuple[str, ...] = ()
+    """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Counters of the user's own, at most 16; only grow."""
+    source: str = SOURCE_REPORTER
+    """Who reports the steps; see `SOURCE_REPORTER`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One attempt of a step that is over."""
+
+    attempt: int
+    step: int
+    committed: bool
+    end_age_s: float
+    duration_s: float
+    """From the beginning of the attempt to its end."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase that were added between the end of the former attempt and this end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """The answer of `GET /v1/steps`."""
+
+    identity: Identity
+    alive: bool
+    rows: tuple[StepRow, ...]
+    """Oldest first."""
+    dropped: int
+    """Attempts after `since` that were overwritten before anybody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHead:
+    """Where a rank stands in one process group of the collective ring."""
+
+    name: str
+    size: int
+    enqueued: int
+    """Sequence id of the last collective entered, counted from 1; 0 when there was none."""
+    completed: int
+    """Sequence id of the last collective left."""
+    op: str
+    age_s: float
+    """Since the last collective was entered (while unfinished) or left."""
+    inside: int = 0
+    """Sequence id of the collective in which the rank's thread is held now; 0: in none. One that
+    was launched with async_op=True holds it only while it waits for the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """The answer of `GET /v1/state`."""
+
+    identity: Identity
+    process: Process
+    step: StepState | None
+    """None when the rank attached and never reported a step."""
+    heads: tuple[GroupHead, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RingEntry:
+    """One collective as the rank's own ring saw it."""
+
+    group: str
+    seq: int
+    op: str
+    """Name in torch.distributed: all_reduce, all_gather, broadcast, send, barrier ..."""
+    sizes_in: tuple[tuple[int, ...], ...] = ()
+    sizes_out: tuple[tuple[int, ...], ...] = ()
+    dtype: str | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    """Root of a rooted collective, or the peer of a point-to-point operation."""
+    step: int | None = None
+    attempt: int | None = None
+    nth: int | None = None
+    """Position among the collectives of this group in this attempt of the step, from 0."""
+    site: str | None = None
+    """Call site in the user's code, `file.py:line`."""
+    enter_age_s: float = 0.0
+    exit_age_s: float | None = None
+    """None while the rank is inside (or did not live to leave)."""
+    error: str | None = None
+    is_async: bool = False
+    """Started with async_op=True: the rank is inside until the work's wait() returns, and an
+    absent exit may also mean that wait() was never called."""
+    id: int | None = None
+    """Record id: counts up over all process groups of this process, from 1."""
+    torch_ids: tuple[int, ...] = ()
+    """`record_id`s of torch's own record that belong to this entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecord:
+    """The answer of `GET /v1/flight_recorder`: the ring and torch's own record, side by side."""
+
+    identity: Identity
+    alive: bool
+    members: Mapping[str, tuple[int, ...]]
+    """Process group -> group ranks of its members, as far as the rank knows."""
+    ring: tuple[RingEntry, ...]
+    """Oldest first."""
+    dropped: int
+    """Entries that the ring has overwritten."""
+    torch: Mapping[str, Any] | None
+    """Torch's own JSON record (`fr_trace_json`), untouched; None when it cannot be had."""
+    torch_age_s: float | None = None
+    torch_error: str | None = None
+    torch_only: tuple[int, ...] = ()
+    """`record_id`s of torch's record that no entry of the ring explains: what C++ did by itself
+    (DDP's reducer), and what came before the attach."""
+    cursor: str | None = None
+    """Give it back as `?since=` to get only what is newer."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Part of this answer -> where it comes from and what it cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A text that the rank left, and how old it is."""
+
+    text: str
+    age_s: float | None
+    source: str
+    """Where it was found: `faulthandler`, `sys.excepthook`, a path ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """The answer of `GET /v1/last_words`: how the process ended and what it said last."""
+
+    identity: Identity
+    process: Process
+    ended: str
+    """One sentence: alive, announced its end, killed by SIGKILL, raised ValueError ..."""
+    exception: Trace | None = None
+    """The exception that nobody caught, with its traceback."""
+    crash: Trace | None = None
+    """Python stacks at a fatal signal (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL)."""
+    error_file: Trace | None = None
+    """What torchelastic's `@record` wrote."""
+    stderr: Trace | None = None
+    """Last lines of the process's stderr, where that is a file."""
+    stderr_error: str | None = None
+    """Why there is no stderr tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """One rank in the answer of `GET /v1/host`: its state, or why there is none."""
+
+    rank: RankName
+    url: str | None
+    """Of its own WorkerServer; None when it has none (any more)."""
+    report: StateReport | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """The answer of `GET /v1/host`: every rank of the host that shares the run directory."""
+
+    host: Host
+    entries: tuple[HostEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The body of `POST /v1/register`: a WorkerServer asks to be polled for a while."""
+
+    identity: Identity
+    url: str
+    lease_s: float
+    age_s: float | None = None
+    """Since the rank attached: of two incarnations of one rank, the younger one lives."""

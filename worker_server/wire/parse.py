@@ -1,0 +1,366 @@
+"""From a network's bytes to the types: every value that came over one passes through here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from worker_server.wire.messages import (
+    SCHEMA,
+    SOURCE_REPORTER,
+    FlightRecord,
+    GroupHead,
+    GroupName,
+    Host,
+    HostEntry,
+    HostReport,
+    Identity,
+    LastWords,
+    Process,
+    RankName,
+    Registration,
+    ReplicaId,
+    RingEntry,
+    StateReport,
+    StepLog,
+    StepRow,
+    StepState,
+    Trace,
+    WireError,
+    split_rank_name,
+)
+
+_MISSING: Final = object()
+_HEAD_KEYS: Final = ("name", "size", "enqueued", "unfinished", "op", "age_s")
+
+
+def _get(data: Any, key: str, kinds: tuple[type, ...], default: Any = _MISSING) -> Any:
+    if not isinstance(data, Mapping):
+        raise WireError(f"expected an object around {key!r}, got {type(data).__name__}")
+    value = data.get(key)
+    if value is None:
+        if default is _MISSING:
+            raise WireError(f"missing key {key!r}")
+        return default
+    if isinstance(value, bool) and bool not in kinds:
+        raise WireError(f"{key!r} is a bool, expected {kinds[0].__name__}")
+    if not isinstance(value, kinds):
+        raise WireError(f"{key!r} is {type(value).__name__}, expected {kinds[0].__name__}")
+    return value
+
+
+def _str(data: Any, key: str, default: Any = _MISSING) -> Any:
+    return _get(data, key, (str,), default)
+
+
+def _int(data: Any, key: str, default: Any = _MISSING) -> Any:
+    return _get(data, key, (int,), default)
+
+
+def _bool(data: Any, key: str, default: Any = _MISSING) -> Any:
+    return _get(data, key, (bool,), default)
+
+
+def _float(data: Any, key: str, default: Any = _MISSING) -> Any:
+    value = _get(data, key, (float, int), default)
+    if value is default:
+        return value
+    try:
+        number = float(value)
+    except OverflowError as exc:
+        raise WireError(f"{key!r} is a number of more than 300 digits") from exc
+    if not math.isfinite(number):
+        raise WireError(f"{key!r} is {number}, expected a finite number")
+    return number
+
+
+def _seconds(data: Any, key: str, default: Any = _MISSING) -> Any:
+    value = _float(data, key, default)
+    if value is not default and value < 0:
+        raise WireError(f"{key!r} is {value}, expected seconds >= 0")
+    return value
+
+
+def _check_schema(data: Any) -> None:
+    schema = _int(data, "schema")
+    if schema != SCHEMA:
+        raise WireError(f"schema {schema} is not {SCHEMA}: upgrade the older side")
+
+
+def parse_identity(data: Any) -> Identity:
+    """Who a rank is, checked.
+
+    Raises:
+        WireError: a key is missing or ill-typed, or the rank lies outside its world.
+    """
+    group_rank, world_size = _int(data, "group_rank"), _int(data, "world_size")
+    if not 0 <= group_rank < world_size:
+        raise WireError(f"group_rank {group_rank} is outside a world of {world_size}")
+    return Identity(
+        job=_str(data, "job"),
+        group=GroupName(_str(data, "group")),
+        group_rank=group_rank,
+        world_size=world_size,
+        host=Host(_str(data, "host")),
+        pid=_int(data, "pid"),
+        incarnation=_str(data, "incarnation"),
+    )
+
+
+def _parse_process(data: Any) -> Process:
+    return Process(
+        alive=_bool(data, "alive"),
+        state=_str(data, "state", None),
+        threads=_int(data, "threads", None),
+        rss_bytes=_int(data, "rss_bytes", None),
+        dead_age_s=_seconds(data, "dead_age_s", None),
+        exit_code=_int(data, "exit_code", None),
+        exit_signal=_str(data, "exit_signal", None),
+        interpreter_age_s=_seconds(data, "interpreter_age_s", None),
+    )
+
+
+def _parse_step(data: Any) -> StepState:
+    counters = _get(data, "counters", (Mapping,), {})
+    replica_id = _str(data, "replica_id", None)
+    return StepState(
+        step=_int(data, "step"),
+        attempt=_int(data, "attempt"),
+        progress=_int(data, "progress"),
+        phase=_str(data, "phase"),
+        phase_age_s=_seconds(data, "phase_age_s"),
+        commits=_int(data, "commits"),
+        last_commit_age_s=_seconds(data, "last_commit_age_s", None),
+        replica_id=None if replica_id is None else ReplicaId(replica_id),
+        quorum_id=_int(data, "quorum_id", None),
+        participants=_int(data, "participants", None),
+        healing=_bool(data, "healing", False),
+        errored=_bool(data, "errored", False),
+        loss=_float(data, "loss", None),
+        loss_finite=_bool(data, "loss_finite", True),
+        tokens=_int(data, "tokens", 0),
+        seconds=_parse_seconds(data),
+        committed_step=_int(data, "committed_step", None),
+        commit_failures=_int(data, "commit_failures", 0),
+        tags=_texts(data, "tags"),
+        counters={str(name): _float(counters, name) for name in counters},
+        source=_str(data, "source", SOURCE_REPORTER),
+    )
+
+
+def _parse_seconds(data: Any) -> dict[str, float]:
+    seconds = _get(data, "seconds", (Mapping,), {})
+    return {str(name): _seconds(seconds, name) for name in seconds}
+
+
+def _texts(data: Any, key: str) -> tuple[str, ...]:
+    texts = _get(data, key, (list, tuple), ())
+    if not all(isinstance(text, str) for text in texts):
+        raise WireError(f"{key!r} is not a list of texts")
+    return tuple(texts)
+
+
+def _numbers(data: Any, key: str) -> tuple[int, ...]:
+    numbers = _get(data, key, (list, tuple), ())
+    if not all(type(number) is int for number in numbers):
+        raise WireError(f"{key!r} is not a list of whole numbers")
+    return tuple(numbers)
+
+
+def _parse_head(row: Any) -> GroupHead:
+    if not isinstance(row, list | tuple) or len(row) < len(_HEAD_KEYS):
+        raise WireError(f"a head is not a row of {len(_HEAD_KEYS)} values")
+    data = dict(zip((*_HEAD_KEYS, "inside"), row, strict=False))
+    enqueued, unfinished = _int(data, "enqueued"), _int(data, "unfinished")
+    inside = _int(data, "inside", enqueued if unfinished else 0)
+    if not 0 <= inside <= enqueued:
+        raise WireError(f"'inside' is {inside}, expected 0 to {enqueued}")
+    return GroupHead(
+        name=_str(data, "name"),
+        size=_int(data, "size"),
+        enqueued=enqueued,
+        completed=enqueued - unfinished,
+        op=_str(data, "op"),
+        age_s=_seconds(data, "age_s"),
+        inside=inside,
+    )
+
+
+def parse_state(data: Any) -> StateReport:
+    """The answer of `GET /v1/state`, checked.
+
+    Raises:
+        WireError: not this schema; the message names the first key that is wrong.
+    """
+    _check_schema(data)
+    return _parse_report(data)
+
+
+def _parse_report(data: Any) -> StateReport:
+    step = _get(data, "step", (Mapping,), None)
+    return StateReport(
+        identity=parse_identity(_get(data, "identity", (Mapping,))),
+        process=_parse_process(_get(data, "process", (Mapping,))),
+        step=None if step is None else _parse_step(step),
+        heads=tuple(_parse_head(head) for head in _get(data, "heads", (list, tuple), ())),
+    )
+
+
+_STEP_KEYS: Final = ("attempt", "step", "committed", "end_age_s", "duration_s", "seconds")
+
+
+def _parse_step_row(row: Any) -> StepRow:
+    if not isinstance(row, list | tuple) or len(row) < len(_STEP_KEYS):
+        raise WireError(f"a step is not a row of {len(_STEP_KEYS)} values")
+    data = dict(zip(_STEP_KEYS, row, strict=False))
+    return StepRow(
+        attempt=_int(data, "attempt"),
+        step=_int(data, "step"),
+        committed=bool(_int(data, "committed")),
+        end_age_s=_seconds(data, "end_age_s"),
+        duration_s=_seconds(data, "duration_s"),
+        seconds=_parse_seconds(data),
+    )
+
+
+def parse_steps(data: Any) -> StepLog:
+    """The answer of `GET /v1/steps`, checked.
+
+    Raises:
+        WireError: not this schema; the message names the first key that is wrong.
+    """
+    _check_schema(data)
+    return StepLog(
+        identity=parse_identity(_get(data, "identity", (Mapping,))),
+        alive=_bool(data, "alive"),
+        rows=tuple(_parse_step_row(row) for row in _get(data, "rows", (list, tuple))),
+        dropped=_int(data, "dropped", 0),
+    )
+
+
+def _parse_trace(data: Any, key: str) -> Trace | None:
+    trace = _get(data, key, (Mapping,), None)
+    if trace is None:
+        return None
+    return Trace(_str(trace, "text"), _seconds(trace, "age_s", None), _str(trace, "source"))
+
+
+def parse_last_words(data: Any) -> LastWords:
+    """The answer of `GET /v1/last_words`, checked.
+
+    Raises:
+        WireError: not this schema; the message names the first key that is wrong.
+    """
+    _check_schema(data)
+    return LastWords(
+        identity=parse_identity(_get(data, "identity", (Mapping,))),
+        process=_parse_process(_get(data, "process", (Mapping,))),
+        ended=_str(data, "ended"),
+        exception=_parse_trace(data, "exception"),
+        crash=_parse_trace(data, "crash"),
+        error_file=_parse_trace(data, "error_file"),
+        stderr=_parse_trace(data, "stderr"),
+        stderr_error=_str(data, "stderr_error", None),
+    )
+
+
+def _parse_host_entry(data: Any) -> HostEntry:
+    name = _str(data, "rank")
+    split_rank_name(name)
+    report = _get(data, "report", (Mapping,), None)
+    return HostEntry(
+        rank=RankName(name),
+        url=_str(data, "url", None),
+        report=None if report is None else _parse_report(report),
+        error=_str(data, "error", None),
+    )
+
+
+def parse_host(data: Any) -> HostReport:
+    """The answer of `GET /v1/host`, checked.
+
+    Raises:
+        WireError: not this schema; the message names the first key that is wrong.
+    """
+    _check_schema(data)
+    entries = _get(data, "entries", (list, tuple))
+    return HostReport(
+        host=Host(_str(data, "host")),
+        entries=tuple(_parse_host_entry(entry) for entry in entries),
+    )
+
+
+def _shapes(data: Any, key: str) -> tuple[tuple[int, ...], ...]:
+    shapes = _get(data, key, (list, tuple), ())
+    for shape in shapes:
+        if not isinstance(shape, list | tuple) or not all(type(n) is int for n in shape):
+            raise WireError(f"{key!r} is not a list of lists of numbers")
+    return tuple(tuple(shape) for shape in shapes)
+
+
+def _parse_entry(data: Any) -> RingEntry:
+    return RingEntry(
+        group=_str(data, "group"),
+        seq=_int(data, "seq"),
+        op=_str(data, "op"),
+        sizes_in=_shapes(data, "sizes_in"),
+        sizes_out=_shapes(data, "sizes_out"),
+        dtype=_str(data, "dtype", None),
+        reduce_op=_str(data, "reduce_op", None),
+        root=_int(data, "root", None),
+        step=_int(data, "step", None),
+        attempt=_int(data, "attempt", None),
+        nth=_int(data, "nth", None),
+        site=_str(data, "site", None),
+        enter_age_s=_seconds(data, "enter_age_s"),
+        exit_age_s=_seconds(data, "exit_age_s", None),
+        error=_str(data, "error", None),
+        is_async=_bool(data, "is_async", False),
+        id=_int(data, "id", None),
+        torch_ids=_numbers(data, "torch_ids"),
+    )
+
+
+def parse_flight_record(data: Any) -> FlightRecord:
+    """The answer of `GET /v1/flight_recorder`, checked; torch's part is passed on untouched.
+
+    Raises:
+        WireError: not this schema; the message names the first key that is wrong.
+    """
+    _check_schema(data)
+    sources = _get(data, "sources", (Mapping,), {})
+    members = _get(data, "members", (Mapping,), {})
+    for name in members:
+        _shapes({name: [members[name]]}, name)
+    return FlightRecord(
+        identity=parse_identity(_get(data, "identity", (Mapping,))),
+        alive=_bool(data, "alive"),
+        members={str(name): tuple(ranks) for name, ranks in members.items()},
+        ring=tuple(_parse_entry(entry) for entry in _get(data, "ring", (list, tuple))),
+        dropped=_int(data, "dropped", 0),
+        torch=_get(data, "torch", (Mapping,), None),
+        torch_age_s=_seconds(data, "torch_age_s", None),
+        torch_error=_str(data, "torch_error", None),
+        torch_only=_numbers(data, "torch_only"),
+        cursor=_str(data, "cursor", None),
+        sources={str(part): _str(sources, part) for part in sources},
+    )
+
+
+def parse_registration(data: Any) -> Registration:
+    """The body of `POST /v1/register`, checked.
+
+    Raises:
+        WireError: not this schema, or a URL that is not http(s).
+    """
+    _check_schema(data)
+    url = _str(data, "url")
+    if not url.startswith(("http://", "https://")):
+        raise WireError(f"'url' is {url!r}, expected http:// or https://")
+    return Registration(
+        identity=parse_identity(_get(data, "identity", (Mapping,))),
+        url=url.rstrip("/"),
+        lease_s=_seconds(data, "lease_s"),
+        age_s=_seconds(data, "age_s", None),
+    )
