@@ -29,27 +29,14 @@ def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
     return wait_for(look, within_s=within_s, what=what)
 
 
-class RankUnderTest:
-    """One rank process; its sidecar is found by the endpoint file, as a person would."""
+class Rank:
+    """A rank process; its sidecar is found by the endpoint file, as a person would."""
 
-    def __init__(self, action: str, run_dir: Path, environ: dict[str, str]) -> None:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+    def __init__(self, pid: int, run_dir: Path) -> None:
+        self.pid = pid
         self.run_dir = run_dir
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), action],
-            env={
-                **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1",
-                **environ,
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+        self._ticks = files_of_ranks.start_ticks(pid)
         self._endpoint: dict[str, Any] | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     @property
     def endpoint(self) -> dict[str, Any]:
@@ -63,14 +50,6 @@ class RankUnderTest:
             if content is not None and content["pid"] == self.pid:
                 return content
         return None
-
-    def says(self, line: str) -> None:
-        """Wait until the script prints this line."""
-        assert self.process.stdout is not None
-        for said in self.process.stdout:
-            if said.strip() == line:
-                return
-        raise AssertionError(f"the rank ended without saying {line!r}")
 
     def ask(
         self,
@@ -106,18 +85,54 @@ class RankUnderTest:
         return json.loads(text)
 
     def kill(self, signum: signal.Signals = signal.SIGKILL) -> None:
-        self.process.send_signal(signum)
+        """Signal this very process, if it still is there."""
+        if files_of_ranks.start_ticks(self.pid) == self._ticks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
 
     def end(self) -> None:
         """End the rank and its sidecar, by the pids that this test started."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.kill()
         endpoint = self._endpoint or self._find_endpoint()
         if endpoint is not None:
             pid = endpoint["sidecar_pid"]
             if files_of_ranks.start_ticks(pid) == endpoint["sidecar_ticks"]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
+
+
+class RankUnderTest(Rank):
+    """A rank that runs `rank_script.py`."""
+
+    def __init__(self, action: str, run_dir: Path, environ: dict[str, str]) -> None:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), action],
+            env={
+                **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1",
+                **environ,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        super().__init__(self.process.pid, run_dir)
+
+    def says(self, line: str) -> None:
+        """Wait until the script prints this line."""
+        assert self.process.stdout is not None
+        for said in self.process.stdout:
+            if said.strip() == line:
+                return
+        raise AssertionError(f"the rank ended without saying {line!r}")
+
+    def kill(self, signum: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(signum)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        super().end()

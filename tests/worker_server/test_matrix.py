@@ -1,0 +1,126 @@
+"""Every fate of a rank against every endpoint, for real, on gloo: who asks gets the right answer.
+
+Rank 1 of a pair meets its fate in the forward pass; rank 0 then waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.worker_server.gloo_fates import DEAD, FATES
+from tests.worker_server.pairs import Pairs
+from tests.worker_server.ranks import TOKEN
+from worker_server import wire
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    folder = Path(tempfile.mkdtemp(prefix="lk-", dir="/tmp"))
+    pairs = Pairs(folder)
+    yield pairs
+    pairs.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", params=FATES)
+def fate(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def pair(pairs, fate):
+    """Victim and culprit, once the fate has been met."""
+    return pairs.start(fate)
+
+
+def test_the_state(pair, fate):
+    state = pair[1].state()
+    head, step = state.heads[0], state.step
+    assert state.identity.group_rank == 1
+    assert state.process.alive is (fate not in DEAD)
+    assert (head.size, head.op) == (2, "all_reduce")
+    if fate != "healthy":
+        assert (step.step, step.attempt, step.phase) == (step.commits, step.commits + 1, "forward")
+        assert head.enqueued == head.completed == step.commits
+        assert head.inside == 0
+    ended = state.process.exit_signal or state.process.exit_code
+    assert ended == {"sigkill": "SIGKILL", "segfault": "SIGSEGV", "exception": 1}.get(fate)
+
+
+def test_the_state_of_the_one_who_waits_for_it(pair, fate):
+    if fate in ("healthy", *DEAD):
+        pytest.skip("nobody waits: gloo tells rank 0 when its peer is gone")
+    victim, culprit = (rank.state() for rank in pair)
+    assert victim.step.phase == "communication"
+    assert victim.heads[0].inside == culprit.heads[0].enqueued + 1
+
+
+def test_the_flight_record(pair, fate):
+    record = pair[1].record()
+    assert record.alive is (fate not in DEAD)
+    assert len(record.ring) >= 3
+    assert {entry.op for entry in record.ring} == {"all_reduce"}
+    assert all(entry.sizes_in == ((8,),) and entry.dtype == "float32" for entry in record.ring)
+    assert all(entry.exit_age_s is not None for entry in record.ring[:-1])
+    assert record.ring[0].site.startswith("worker_server/gloo_parent.py:")
+    assert record.torch is not None, record.torch_error
+    assert record.ring[0].torch_ids == (0,)
+    if fate in ("healthy", "hung", "gil"):  # whoever runs, GIL or not, is asked now
+        assert record.torch_age_s < 2
+        assert all(entry.torch_ids for entry in record.ring[:-1])
+
+
+def test_the_stacks(pair, fate):
+    status, text = pair[1].ask(wire.PATH_STACKS)
+    assert status == 200, text
+    assert "gloo_parent.py" in text
+    if fate in ("hung", "gil", "sigstop", "segfault"):
+        assert "forward_of_the_culprit" in text
+    assert ("before" in text.splitlines()[0]) is (fate in DEAD)
+
+
+def test_the_last_words(pair, fate):
+    status, text = pair[1].ask(wire.PATH_LAST_WORDS)
+    assert status == 200, text
+    words = wire.parse_last_words(json.loads(text))
+    expected = {"sigkill": "SIGKILL", "segfault": "SIGSEGV", "exception": "ValueError"}
+    assert expected.get(fate, "alive") in words.ended
+    if fate == "exception":
+        assert "as training does" in words.exception.text
+    if fate == "segfault":
+        assert "forward_of_the_culprit" in words.crash.text
+
+
+def test_the_steps(pair, fate):
+    status, text = pair[1].ask(wire.PATH_STEPS)
+    assert status == 200, text
+    rows = wire.parse_steps(json.loads(text)).rows
+    assert [row.step for row in rows] == list(range(rows[0].step, rows[0].step + len(rows)))
+    assert len(rows) >= 3
+    assert all(row.committed and 0.01 <= row.seconds["forward"] <= row.duration_s for row in rows)
+
+
+def test_the_eviction(pair, fate):
+    """Last in this file for each fate: afterwards nobody lives."""
+    culprit = pair[1]
+    status, _ = culprit.ask(wire.PATH_EVICT, "POST", {"reason": "test"})
+    assert status == 401
+    answer = culprit.evict(grace_s=1.0)
+    assert answer["gone"] is True
+    signals = {"healthy": ["SIGTERM"], "hung": ["SIGTERM"], "gil": ["SIGKILL"],
+               "sigstop": ["SIGKILL"]}  # fmt: skip
+    assert answer["signalled"] == signals.get(fate, [])
+    state = culprit.state()
+    assert not state.process.alive
+    if fate not in DEAD:
+        assert state.process.exit_signal == signals[fate][0]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    status, text = culprit.ask(wire.PATH_EVICT, "POST", {"reason": "again"}, headers)
+    assert (status, json.loads(text)["gone"]) == (200, True)
