@@ -1,0 +1,109 @@
+"""Imports torch and TorchFT once and forks training runs ("blocks") on demand.
+
+`python block_parent.py`, then on stdin one JSON object a line: {"kind": "loop" | "trainer" |
+"lighthouse", "attached": bool, "log": path, ...}. Answers with the pids. Every rank appends the
+seconds of each step (of a loop: the mean of ten all-reduces) to its log, with the time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torchft  # noqa: F401 - the trainer's forks shall not pay for it
+
+import worker_server
+from trainer import train as trainer
+
+LOOP_FLOATS = 1000
+OPS_A_STEP = 10
+
+
+def serve():
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        order = json.loads(line)
+        pids = []
+        for rank in range(order.get("ranks", 1)):
+            pid = os.fork()
+            if not pid:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                return lambda: LIVES[order["kind"]](order, rank)
+            pids.append(pid)
+        print(json.dumps(pids), flush=True)
+    return lambda: None
+
+
+def reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def settle(order, rank):
+    """The environment that a launcher would give."""
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(order["ranks"]), REPLICA_GROUP=order["group"],
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(order["port"]), GLOO_SOCKET_IFNAME="lo",
+        LIGHTKEEPER="1" if order["attached"] else "0",
+    )  # fmt: skip
+    torch.set_num_threads(1)
+
+
+def loop(order, rank):
+    """Nothing but small all-reduces: the worst case for whoever records them."""
+    settle(order, rank)
+    reporter = worker_server.attach()
+    dist.init_process_group("gloo")
+    tensor = torch.ones(LOOP_FLOATS)
+    log = Path(order["log"]).open("a", buffering=1 << 16) if rank == 0 else None
+    last_flush_s = time.monotonic()
+    for step in range(order["steps"]):
+        begin_s = time.perf_counter()
+        reporter.begin_step(step)
+        with reporter.phase("communication"):
+            for _ in range(OPS_A_STEP):
+                dist.all_reduce(tensor)
+        reporter.end_step(step, committed=True, loss=1.0, tokens=1)
+        if log is not None:
+            now_s = time.monotonic()
+            log.write(f"{now_s:.6f} {(time.perf_counter() - begin_s) / OPS_A_STEP:.9f}\n")
+            if now_s - last_flush_s > 0.5:
+                log.flush()
+                last_flush_s = now_s
+    reporter.close()
+    dist.destroy_process_group()
+
+
+def train(order, rank):
+    """The demo trainer, as it is."""
+    settle(order, rank)
+    os.environ["TORCHFT_LIGHTHOUSE"] = order["lighthouse"]
+    sys.argv = ["train", "--steps", str(order["steps"]), "--log-every", "1",
+                "--status-file", order["log"]]  # fmt: skip
+    trainer.main()
+
+
+def lighthouse(order, rank):
+    from torchft.coordination import LighthouseServer
+
+    server = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100)
+    Path(order["log"]).write_text(server.address())
+    signal.pause()
+
+
+LIVES = {"loop": loop, "trainer": train, "lighthouse": lighthouse}
+
+if __name__ == "__main__":
+    life = serve()
+    life()
