@@ -66,7 +66,7 @@ def loop(order, rank):
     reporter = worker_server.attach()
     dist.init_process_group("gloo")
     tensor = torch.ones(LOOP_FLOATS)
-    log = Path(order["log"]).open("a", buffering=1 << 16) if rank == 0 else None
+    log = Path(order["log"]).open("a", buffering=1 << 16) if rank == 0 else None  # noqa: SIM115
     last_flush_s = time.monotonic()
     for step in range(order["steps"]):
         begin_s = time.perf_counter()

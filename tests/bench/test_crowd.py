@@ -156,8 +156,9 @@ def test_clients_that_never_finish(ranks):
                 (rank or own).state()
                 took.append(time.perf_counter() - asked_s)
                 time.sleep(0.05)
-            print(f"\nslowloris at {where} ({loris.opened if loris else 0} connections opened): "
-                  f"another reader's p50 {p(took, 0.5):.1f} ms, worst {max(took) * 1e3:.0f} ms")  # fmt: skip
+            opened = loris.opened if loris else 0
+            print(f"\nslowloris at {where} ({opened} connections opened): another reader's "
+                  f"p50 {p(took, 0.5):.1f} ms, worst {max(took) * 1e3:.0f} ms")  # fmt: skip
             windows[where].append((begin_s, time.monotonic()))
             if loris is not None:
                 loris.stop()
