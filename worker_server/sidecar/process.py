@@ -79,6 +79,10 @@ class PidfdProcess:
             return False
         return True
 
+    def close(self) -> None:
+        """Let go of the process; nothing may be asked afterwards."""
+        os.close(self._fd)
+
     def look(self, interpreter_age_s: float | None) -> wire.Process:
         """The operating system's view, now."""
         if self.wait_death(0):
