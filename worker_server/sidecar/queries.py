@@ -18,7 +18,7 @@ MAX_SINCE: Final = 2**63 - 1
 MAX_CURSOR: Final = 200
 _MAX_REASON: Final = 500
 _WHOLE: Final = re.compile(r"[0-9]{1,19}")
-_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
 
 
 def only(*names: str) -> None:
