@@ -98,7 +98,7 @@ def test_schemathesis_finds_nothing():
         {
             "seed": 7,
             "headers": WITH_TOKEN,
-            "generation": {"max-examples": 10, "database": "none"},
+            "generation": {"max-examples": 5, "database": "none"},
             "phases": {"stateful": {"enabled": False}},  # no answer names another operation
             "checks": {"ignored_auth": {"enabled": False}},
         }

@@ -30,7 +30,6 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-_PAUSE_S: Final = 1.0
 _FULL_PAUSE_S: Final = 0.05
 _log = logging.getLogger("worker_server.sidecar")
 
@@ -49,6 +48,8 @@ class Limits:
     young_s: float = 0.5
     """A connection that waits no longer is not dropped for room: shorter would drop honest
     clients of a busy machine, longer keeps readers waiting behind a crowd of silent ones."""
+    tend_s: float = 1.0
+    """Between two looks at the deadlines."""
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
     """Read before the application says what is wrong with it (its own limit is 16 KiB)."""
@@ -187,9 +188,10 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
     def run(self) -> None:
         """Serve for ever, in this thread."""
         while self._map:
-            wasyncore.poll2(_FULL_PAUSE_S if self.crowd.full else _PAUSE_S, self._map)
+            tend_s = self.crowd.limits.tend_s
+            wasyncore.poll2(_FULL_PAUSE_S if self.crowd.full else tend_s, self._map)
             now_s = time.monotonic()
-            if now_s - self._last_tended_s >= _PAUSE_S / 2:
+            if now_s - self._last_tended_s >= tend_s / 2:
                 self._last_tended_s = now_s
                 self.crowd.drop_overdue()
 
