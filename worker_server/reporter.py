@@ -221,6 +221,8 @@ class Reporter:
             self._tokens,
             self._loss_kind,
             self._loss,
+            layout.NONE,
+            0,
         )
 
     def _read_manager(self) -> tuple[int, int, bool, bool, int]:
