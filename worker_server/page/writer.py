@@ -53,7 +53,8 @@ class PageWriter(AsideWriter):
         self._owner = [-1] * layout.RING_SLOTS
         self._spent = [0] * layout.MAX_PHASES
         self._progress = 0
-        self._phase = 0
+        self.phase = layout.PHASE_INIT
+        """The phase that runs now; change it with `change_phase`."""
         self._since = monotonic_ns()
         self._step_writes = 0
 
@@ -121,16 +122,11 @@ class PageWriter(AsideWriter):
         )
         return layout.PHASE_OTHER if number is None else number
 
-    @property
-    def phase(self) -> int:
-        """The phase that runs now."""
-        return self._phase
-
-    def change_phase(self, phase: int) -> None:
-        """End the running phase and begin `phase`; counts as progress."""
+    def change_phase(self, phase: int) -> int:
+        """End the running phase and begin `phase`, which counts as progress; gives the time."""
         words = self._words
         now = monotonic_ns()
-        old = self._phase
+        old = self.phase
         self._progress = stamp = self._progress + 1
         slot = layout.PHASE_WORD + (stamp & 1) * layout.PHASE_SLOT_WORDS
         words[slot] = stamp
@@ -140,8 +136,9 @@ class PageWriter(AsideWriter):
         words[slot + 1] = phase
         words[slot + 2] = now
         words[slot + 3] = stamp
-        self._phase = phase
+        self.phase = phase
         self._since = now
+        return now
 
     # -- step -------------------------------------------------------------------------------
 
@@ -183,7 +180,7 @@ class PageWriter(AsideWriter):
         )
         spent = at + layout.STEPS_SPENT_WORD
         words[spent : spent + layout.MAX_PHASES] = self._spent_words
-        phase = self._phase
+        phase = self.phase
         words[spent + phase] = self._spent[phase] + end_ns - self._since
         words[at + layout.STEPS_LAST_WORD] = attempt
         words[layout.W_ENDED] = attempt
