@@ -109,6 +109,6 @@ def test_a_writer_that_dies_before_the_count_leaves_the_former_attempts(page, re
     for number in (1, 2):
         attempt(page, number)
     layout.STEPS_HEAD.pack_into(
-        page._buffer, (layout.STEPS_WORD + 3 * layout.STEPS_SLOT_WORDS) * 8, 3, 3, 1, 2, 1, 0
+        page._buffer, (layout.STEPS_WORD + 3 * layout.STEPS_SLOT_WORDS + 1) * 8, 3, 1, 2, 1
     )
     assert numbers(reader.steps(0, NOW)[0]) == [1, 2]
