@@ -70,7 +70,7 @@ def _serve(
     app = make_app(
         box, evict_rank,  # type: ignore[arg-type]
         guard=Guard(settings, names=[box.identity.host]),
-        registry=make_registry(box.state, lambda: url),
+        registry=make_registry(box.state, lambda: url, box.follower),
         host=HostView(files.page.parent, box.identity, box.state).report,
         table=timeline.render,
     )  # fmt: skip

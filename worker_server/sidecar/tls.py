@@ -40,8 +40,8 @@ def server_context(cert: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(cert, key, password=_no_password)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-        why = getattr(exc, "reason", None) or exc.strerror if isinstance(exc, OSError) else exc
-        raise TlsError(f"LIGHTKEEPER_TLS_CERT={cert}, LIGHTKEEPER_TLS_KEY={key}: {why}") from exc
+        files = f"LIGHTKEEPER_TLS_CERT={cert}, LIGHTKEEPER_TLS_KEY={key}"
+        raise TlsError(f"{files}: not a certificate and its key, in PEM: {exc}") from exc
     return context
 
 
