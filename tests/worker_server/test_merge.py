@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from worker_server.sidecar.merge import (
     merge,
     newer,
     parse_cursor,
+    select,
     unfinished,
 )
 from worker_server.sidecar.pairing import ClockPairs, Pairing
@@ -210,7 +210,7 @@ JSON = st.recursive(
                                                               max_size=3),
     max_leaves=8,
 )  # fmt: skip
-ODD_ROW = st.fixed_dictionaries({}, optional={key: JSON for key in row(0, 0)})
+ODD_ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(row(0, 0), JSON))
 
 
 @settings(deadline=None, max_examples=60)
@@ -266,20 +266,26 @@ def test_a_plain_number_speaks_of_the_ring_alone():
 @pytest.mark.parametrize("cursor", ["99", "1.99", "1.0.99999999"])
 def test_a_cursor_from_the_future_is_another_incarnations_and_gives_everything(cursor):
     found = merged([entry(1, 9, 8), entry(2, 5, 4)], [row(0, 8.5)])
-    assert newer(found, parse_cursor(cursor), NOW) == found
+    everything, behind = select(found, NOW, since=parse_cursor(cursor))
+    assert (everything, behind.ring, behind.torch) == (found, 2, 0)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.", ".1", "-1", "1.2.3.4", "1 ", "1" * 30, "١"])
+@pytest.mark.parametrize("text", ["", "x", "1.", ".1", "-1", "1.2.3.4", "1 ", "1" * 30, "\u0661"])
 def test_a_bad_cursor_is_told_in_one_sentence(text):
     with pytest.raises(ValueError, match="is no cursor"):
         parse_cursor(text)
 
 
-def test_the_cursor_of_a_filtered_answer_never_goes_back():
-    found = newer(merged([entry(5, 9, 8)], [row(3, 8.5)]), parse_cursor("5.3"), NOW)
-    assert found.ring == ()
-    again = cursor_of(found, NOW, parse_cursor("5.3"))
-    assert (again.ring, again.torch) == (5, 3)
+def test_a_cursor_stays_where_it_was_while_torch_cannot_be_asked():
+    found = merge((entry(5, 9, 8),), None, NOW, TRUE_CLOCK)
+    part, behind = select(found, NOW, since=parse_cursor("5.3"))
+    assert (part.ring, behind.ring, behind.torch) == ((), 5, 3)
+
+
+def test_newer_and_unfinished_go_together():
+    found = merged([entry(1, 9, 8), entry(2, 5), entry(3, 2, 1), entry(4, 1)], [])
+    part, behind = select(found, NOW, only_active=True, since=parse_cursor("3"))
+    assert ([e.id for e in part.ring], behind.ring) == ([2, 4], 4)
 
 
 def test_nothing_to_merge_is_nothing_found():

@@ -5,8 +5,8 @@ of one family, sizes and dtype agree, the process groups are not known to differ
 created while the rank was inside the ring's entry. Of several such entries (launched with
 async_op=True and not yet waited for) the one that was entered last is meant, for torch makes its
 entry at once. A call has one of torch's, or one for each tensor of a list's reduce_scatter (on
-gloo it is an all_reduce for each member): a further one is somebody else's. What cannot be placed, because the wall clock jumped, stays unmatched;
-nothing is matched by guess.
+gloo it is an all_reduce for each member): a further one is somebody else's. What cannot be
+placed, because the wall clock jumped, stays unmatched; nothing is matched by guess.
 
 Pure functions. Torch's record comes over a socket from a library that changes: an entry of it
 that is odd is passed on and takes no part.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
@@ -90,8 +90,8 @@ SOURCES: Final[Mapping[str, str]] = {
         "kind, group, sizes and dtype"
     ),
     "torch_only": (
-        "record_ids of torch's that no entry of the ring explains (C++ by itself, or calls that the "
-        "ring cannot see); left out are those older than the ring reaches and those whose wall-"
+        "record_ids of torch's that no entry of the ring explains (C++ by itself, or calls that "
+        "the ring cannot see); left out are those older than the ring reaches and those whose wall-"
         "clock stamp cannot be placed because the clock was set since"
     ),
     "cursor": (
@@ -304,11 +304,18 @@ def unfinished(merged: Merged) -> Merged:
             left.update(own)
         else:
             ring.append(entry)
-    return _keep(merged, tuple(ring), lambda number: number not in over and number not in left)
+    gone = over | left
+    kept = _keep(merged, tuple(ring), lambda number: number not in gone)
+    if kept.torch is None or not isinstance(kept.torch.get("entries"), list):
+        return kept
+    nameless = [row for row in kept.torch["entries"] if _has_number(row) or not _is_over(row)]
+    return replace(kept, torch={**kept.torch, "entries": nameless})
 
 
-def _is_over(row: Mapping[str, Any]) -> bool:
-    return row.get("retired") is True or row.get("state") == "completed"
+def _is_over(row: Any) -> bool:
+    return isinstance(row, Mapping) and (
+        row.get("retired") is True or row.get("state") == "completed"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +353,18 @@ def parse_cursor(text: str) -> Cursor:
     )
 
 
+def select(
+    merged: Merged, now_ns: int, *, only_active: bool = False, since: Cursor | None = None
+) -> tuple[Merged, Cursor]:
+    """What a reader asked for, and the cursor behind all that there is."""
+    if since is not None and not _possible(since, merged, now_ns):
+        since = None
+    cursor = cursor_of(merged, now_ns, since)
+    if since is not None:
+        merged = newer(merged, since, now_ns)
+    return (unfinished(merged) if only_active else merged), cursor
+
+
 def cursor_of(merged: Merged, now_ns: int, before: Cursor | None = None) -> Cursor:
     """The cursor that stands behind everything in `merged`; never before `before`."""
     ring = max((entry.id or 0 for entry in merged.ring), default=0)
@@ -358,12 +377,9 @@ def cursor_of(merged: Merged, now_ns: int, before: Cursor | None = None) -> Curs
 def newer(merged: Merged, cursor: Cursor, now_ns: int) -> Merged:
     """What was entered or left after the cursor, and what is unfinished.
 
-    A cursor from the future was given by another incarnation: everything is newer. One without a
-    moment does not know what was left since: only what is unfinished now comes again.
+    A cursor without a moment does not know what was left since: of older entries only what is
+    unfinished now comes again.
     """
-    last = cursor_of(merged, now_ns)
-    if cursor.ring > last.ring or cursor.torch > last.torch or _ahead(cursor, now_ns):
-        return merged
     since_s = None if cursor.moment_ms is None else now_ns * _NS - cursor.moment_ms * 1e-3
     ring = tuple(
         entry
@@ -376,11 +392,18 @@ def newer(merged: Merged, cursor: Cursor, now_ns: int) -> Merged:
     return _keep(merged, ring, lambda number: number > cursor.torch or number in wanted)
 
 
-def _ahead(cursor: Cursor, now_ns: int) -> bool:
-    return cursor.moment_ms is not None and cursor.moment_ms > now_ns // 1_000_000
+def _possible(cursor: Cursor, merged: Merged, now_ns: int) -> bool:
+    """Whether this rank can have given it; one from the future was given by another incarnation."""
+    last = cursor_of(merged, now_ns)
+    torch_known = merged.torch is not None
+    return (
+        cursor.ring <= last.ring
+        and (cursor.torch <= last.torch or not torch_known)
+        and (cursor.moment_ms is None or cursor.moment_ms <= now_ns // 1_000_000)
+    )
 
 
-def _keep(merged: Merged, ring: tuple[RingEntry, ...], wanted: Any) -> Merged:
+def _keep(merged: Merged, ring: tuple[RingEntry, ...], wanted: Callable[[int], bool]) -> Merged:
     torch = merged.torch
     rows = torch.get("entries") if isinstance(torch, Mapping) else None
     if torch is not None and isinstance(rows, list | tuple):

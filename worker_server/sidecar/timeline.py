@@ -140,16 +140,16 @@ def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
         if number in known
     ]
     at, age_s = ties[-1] if ties else (max(known), record.torch_age_s or 0.0)
-    return {
-        number: max(0.0, age_s + (known[at] - stamp) * _NS) for number, stamp in known.items()
-    }
+    return {number: max(0.0, age_s + (known[at] - stamp) * _NS) for number, stamp in known.items()}
 
 
 def _torch_rows(record: FlightRecord) -> list[Mapping[str, Any]]:
     entries = record.torch.get("entries") if isinstance(record.torch, Mapping) else None
     if not isinstance(entries, list | tuple):
         return []
-    return [row for row in entries if isinstance(row, Mapping) and type(row.get("record_id")) is int]
+    return [
+        row for row in entries if isinstance(row, Mapping) and type(row.get("record_id")) is int
+    ]
 
 
 def _stamp(row: Mapping[str, Any]) -> int | None:
