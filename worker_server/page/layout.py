@@ -152,10 +152,10 @@ STEPS_SLOTS: Final = 4096
 """Four seconds at 1,000 steps a second: a poll at 1 Hz may come three times late."""
 STEPS_SLOT_WORDS: Final = 24
 STEPS_WORD: Final = (RING_OFFSET + RING_SLOTS * RING_SLOT_BYTES) // WORD
-STEPS_HEAD: Final = struct.Struct("@6q")
-"""attempt, step, begin, end, committed, 0. Then, cumulative, what each phase had spent at the
-end, the running phase included; then the attempt again."""
-STEPS_SPENT_WORD: Final = 6
+STEPS_HEAD: Final = struct.Struct("@4q")
+"""After the attempt: step, begin, end, committed. Then, cumulative, what each phase had spent at
+the end, the running phase included; then the attempt again."""
+STEPS_SPENT_WORD: Final = 1 + STEPS_HEAD.size // WORD
 STEPS_LAST_WORD: Final = STEPS_SPENT_WORD + MAX_PHASES
 
 # -- notes: texts that the rank leaves ---------------------------------------------------------
