@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from worker_server import wire
 from worker_server.page.reader import PageReader
+from worker_server.sidecar import merge
 from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.pairing import ClockPairs
 from worker_server.sidecar.process import RankProcess
 from worker_server.sidecar.stacks import Stacks
 from worker_server.sidecar.steps import StepFollower
@@ -42,15 +44,6 @@ class _Kept:
     entered: int
 
 
-def _only_active(record: dict[str, Any]) -> dict[str, Any]:
-    """Torch's record without what it retired: on gloo its own filter keeps everything."""
-    entries = record.get("entries")
-    if not isinstance(entries, list):
-        return record
-    active = [e for e in entries if not (isinstance(e, dict) and e.get("retired") is True)]
-    return {**record, "entries": active}
-
-
 class BlackBox:
     """Answers for one rank, alive or dead."""
 
@@ -64,6 +57,8 @@ class BlackBox:
         self._torch = torch
         self._stacks = stacks
         self._lock = threading.Lock()
+        self._clock = ClockPairs()
+        self._clock.read()
         self._kept: _Kept | None = None
         self._torch_error: str | None = None
         self._last_stacks: tuple[str, float] | None = None
@@ -89,27 +84,36 @@ class BlackBox:
             heads=self._page.heads(now_ns),
         )
 
-    def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
-        """The answer of `GET /v1/flight_recorder`; asks torch when the last answer is old."""
+    def flight_record(
+        self, *, only_active: bool = False, since: str | None = None
+    ) -> wire.FlightRecord:
+        """The answer of `GET /v1/flight_recorder`; asks torch when the last answer is old.
+
+        Raises:
+            ValueError: `since` is no cursor.
+        """
+        after = None if since is None else merge.parse_cursor(since)
         alive = not self._process.wait_death(0)
         if alive:
             self._refresh_torch(_RECORD_FRESH_S)
-        entries, dropped = self._page.ring(time.monotonic_ns())
-        if only_active:
-            entries = tuple(entry for entry in entries if entry.exit_age_s is None)
         kept = self._kept
-        torch = kept.record if kept else None
-        if torch is not None and only_active:
-            torch = _only_active(torch)
+        self._clock.read()
+        now_ns = time.monotonic_ns()
+        entries, dropped = self._page.ring(now_ns)
+        whole = merge.merge(entries, kept.record if kept else None, now_ns, self._clock.frozen())
+        merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
         return wire.FlightRecord(
             identity=self.identity,
             alive=alive,
             members=self._page.members(),
-            ring=entries,
+            ring=merged.ring,
             dropped=dropped,
-            torch=torch,
+            torch=merged.torch,
             torch_age_s=time.monotonic() - kept.taken_s if kept else None,
             torch_error=self._torch_error,
+            torch_only=merged.torch_only,
+            cursor=str(cursor),
+            sources=merge.SOURCES,
         )
 
     def _refresh_torch(self, max_age_s: float) -> None:
@@ -138,6 +142,7 @@ class BlackBox:
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""
         self.follower.follow()
+        self._clock.read()
         if self._process.wait_death(0):
             return
         entered, kept = self._page.entered, self._kept
