@@ -25,9 +25,7 @@ IDENTITY = wire.Identity(
     pid=77,
     incarnation="abc",
 )
-PROCESS = wire.Process(
-    alive=True, state="S", threads=9, rss_bytes=2**28, interpreter_age_s=0.25
-)
+PROCESS = wire.Process(alive=True, state="S", threads=9, rss_bytes=2**28, interpreter_age_s=0.25)
 STEP = wire.StepState(
     step=7,
     attempt=9,

@@ -31,7 +31,10 @@ def application(environ, start_response):
 class Served:
     def __init__(self, **limits):
         self.server = HttpServer(
-            application, listening_socket("127.0.0.1", 0), threads=2, limits=Limits(**{"tend_s": 0.05, **limits})
+            application,
+            listening_socket("127.0.0.1", 0),
+            threads=2,
+            limits=Limits(**{"tend_s": 0.05, **limits}),
         )
         self.server.start()
         self.open = contextlib.ExitStack()

@@ -36,9 +36,9 @@ def test_reports_arrive_as_the_wire_parses_them(client, box):
     )  # fmt: skip
     assert wire.parse_steps(client.get(wire.PATH_STEPS).json) == box.steps()
     assert wire.parse_last_words(client.get(wire.PATH_LAST_WORDS).json) == box.last_words()
-    assert wire.parse_flight_record(
-        client.get(wire.PATH_FLIGHT_RECORDER).json
-    ) == box.flight_record()
+    assert (
+        wire.parse_flight_record(client.get(wire.PATH_FLIGHT_RECORDER).json) == box.flight_record()
+    )
     assert wire.parse_host(client.get(wire.PATH_HOST).json) == host_report()
 
 

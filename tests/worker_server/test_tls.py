@@ -92,7 +92,9 @@ def test_an_old_protocol_is_refused(server, trusting):
         get(server.port, trusting)
 
 
-@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"]
+)
 def test_a_handshake_that_is_not_finished_is_dropped(server, trusting, sent):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
         sock.sendall(sent)

@@ -138,8 +138,7 @@ def _add_records(app: Flask, box: Box, table: Callable[[wire.FlightRecord], str]
         only_active, since, as_text = queries.flag("active"), queries.cursor(), queries.as_text()
         with places.taken():
             try:
-                newer = {} if since is None else {"since": since}
-                record = box.flight_record(only_active=only_active, **newer)
+                record = box.flight_record(only_active=only_active, since=since)
             except ValueError as exc:
                 raise RefusalError(400, str(exc)) from exc
             return in_text(table(record)) if as_text else in_json(wire.to_json(record))

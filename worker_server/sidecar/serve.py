@@ -16,8 +16,7 @@ from worker_server.page.layout import PageError
 from worker_server.page.reader import PageReader
 from worker_server.sidecar import timeline
 from worker_server.sidecar.app import THREADS, make_app
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.control_plane import ControlPlane
+from worker_server.sidecar.black_box import BlackBox, black_box_of
 from worker_server.sidecar.evict import Eviction, evict
 from worker_server.sidecar.guard import Guard
 from worker_server.sidecar.host import HostPort, HostView
@@ -25,7 +24,6 @@ from worker_server.sidecar.listening import listen, listening_socket, reachable_
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
 from worker_server.sidecar.registration import LEASE_S, Registrar
-from worker_server.sidecar.stacks import Stacks
 from worker_server.sidecar.tls import TlsError
 
 _TICK_S = 1.0
@@ -34,26 +32,30 @@ _CLOSED_LINGER_S = 5.0
 _log = logging.getLogger("worker_server.sidecar")
 
 
-def serve(page_path: Path) -> int:
-    """Serve the rank of this page until it is dead and the linger time is over."""
+def serve(page_path: Path, rank_fd: int | None = None) -> int:
+    """Serve the rank of this page until it is dead and the linger time is over.
+
+    `rank_fd` is a pidfd that the rank passed on; it may have died since.
+    """
     files = run_dir.RankFiles(page_path)
     _log_to(files.log)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the rank; we outlive it
     try:
         page = PageReader(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
-        process = PidfdProcess(page.identity.pid, page.start_ticks)
+        process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
     except (PageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
-    box = BlackBox(page, process, ControlPlane(files.socket), Stacks(page.identity.pid))
+    box = black_box_of(page, process, files)
     try:
         _serve(box, process, files, settings)
     except (TlsError, OSError) as exc:
         _log.error("cannot serve: %s", exc)
         return 1
     finally:
-        files.remove()
+        if process.wait_death(0):  # a living rank starts another sidecar on the same page
+            files.remove()
         _log.info("gone")
     return 0
 
@@ -68,7 +70,7 @@ def _serve(
 
     url = ""
     app = make_app(
-        box, evict_rank,  # type: ignore[arg-type]
+        box, evict_rank,
         guard=Guard(settings, names=[box.identity.host]),
         registry=make_registry(box.state, lambda: url, box.follower),
         host=HostView(files.page.parent, box.identity, box.state).report,
