@@ -71,6 +71,7 @@ ENTRY = wire.RingEntry(
     is_async=True,
     id=13,
     torch_ids=(21, 22),
+    quorum=2,
 )
 TRACE = wire.Trace("ValueError: no", 3.5, "sys.excepthook")
 

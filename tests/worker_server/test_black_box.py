@@ -11,10 +11,10 @@ from tests.worker_server.test_page import enter, identity, write_step
 from worker_server import wire
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
+from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.metrics import make_registry
-from worker_server.run_dir import RankFiles
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken
 
 

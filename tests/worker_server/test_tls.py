@@ -88,7 +88,7 @@ def test_an_old_protocol_is_refused(server, trusting):
     trusting.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         trusting.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(OSError, match="(?i)ssl|tls|reset"):
+    with pytest.raises(OSError, match=r"(?i)ssl|tls|reset"):
         get(server.port, trusting)
 
 
@@ -119,5 +119,5 @@ def test_a_certificate_that_cannot_be_used_says_which_and_why(files, tmp_path):
     other = tmp_path / "other.pem"
     trustme.CA().issue_cert("localhost").private_key_pem.write_to_path(str(other))
     for pair in ((bad, key), (cert, bad), (cert, other), (tmp_path / "none", key)):
-        with pytest.raises(TlsError, match="LIGHTKEEPER_TLS_CERT=.*KEY=.*not a certificate"):
+        with pytest.raises(TlsError, match=r"LIGHTKEEPER_TLS_CERT=.*KEY=.*not a certificate"):
             server_context(*pair)

@@ -10,11 +10,11 @@ import errno
 import logging
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote
 
 from worker_server import run_dir, wire
@@ -22,7 +22,6 @@ from worker_server.page.layout import PageError
 from worker_server.page.reader import PageReader
 from worker_server.sidecar.process import GoneError, PidfdProcess
 
-_RETRY_S: Final = 1.0
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -93,7 +92,7 @@ class HostView:
     def _entry(self, path: Path) -> wire.HostEntry | None:
         try:
             return self._read(path)
-        except (PageError, OSError, ValueError, LookupError) as exc:
+        except (PageError, OSError, ValueError, LookupError, struct.error) as exc:
             if not path.exists():
                 return None  # its sidecar took it away just now
             self._forget(path)
@@ -134,11 +133,15 @@ class HostPort(threading.Thread):
     """Tries to have the host's port, once a second, until it has; then keeps it to the end."""
 
     def __init__(
-        self, listen: Callable[[], socket.socket], serve: Callable[[socket.socket], None]
+        self,
+        listen: Callable[[], socket.socket],
+        serve: Callable[[socket.socket], None],
+        retry_s: float = 1.0,
     ) -> None:
         super().__init__(name="host-port", daemon=True)
         self._listen = listen
         self._serve = serve
+        self._retry_s = retry_s
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -151,7 +154,7 @@ class HostPort(threading.Thread):
                 if exc.errno != told:
                     told = exc.errno
                     _log.warning("the host's port: %s", os.strerror(exc.errno or 0))
-                self._stopped.wait(_RETRY_S)
+                self._stopped.wait(self._retry_s)
             else:
                 self._serve(listener)
                 _log.info("the host's port %d is ours", listener.getsockname()[1])

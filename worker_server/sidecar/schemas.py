@@ -100,7 +100,10 @@ _STEP: Final = _object(
         "errored": _BOOL,
         "loss": _NUMBER,
         "loss_finite": _BOOL,
-        "committed_step": _WHOLE,
+        "committed_step": _says(
+            "left out: the step before the one worked on, if any was committed",
+            {"type": ["integer", "null"]},
+        ),
         "commit_failures": _COUNT,
         "tags": _list(_TEXT),
         "counters": _map(_NUMBER),
@@ -140,6 +143,7 @@ _RING_ENTRY: Final = _object(
         "error": _TEXT,
         "is_async": _BOOL,
         "id": _COUNT,
+        "quorum": _says("of TorchFT, for which the group was configured", _WHOLE),
         "torch_ids": _list(_WHOLE),
     },
 )
