@@ -17,7 +17,7 @@ from tests.worker_server.ranks import ROOT
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
+from worker_server.page.writer import PageWriter, StepFacts
 
 NOW = 10**15
 """Later than any real CLOCK_MONOTONIC, so that ages are positive."""
@@ -42,7 +42,9 @@ def reader(page, tmp_path):
 
 
 def write_step(page, n, loss_kind=layout.LOSS_FINITE):
-    page.write_step(n, n, n, NOW - 1, n, n, False, True, page.intern("rg:x"), n, loss_kind, n)
+    replica = page.intern("rg:x")
+    facts = StepFacts(n, n, n, NOW - 1, n, n, False, True, replica, n, loss_kind, n, n, n)
+    page.write_step(facts)
 
 
 def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
@@ -87,13 +89,13 @@ def test_a_loss_that_is_not_there_and_one_that_is_not_finite_differ(
 
 
 def test_absent_numbers_are_none_and_not_zero(page, reader):
-    none = layout.NONE
-    page.write_step(1, 1, 0, none, none, none, False, False, 0, 0, layout.LOSS_ABSENT, 0.0)
+    page.write_step(StepFacts(step=1, attempt=1))
     state = reader.step_state(NOW)
     assert state.last_commit_age_s is None
     assert state.quorum_id is None
     assert state.participants is None
     assert state.replica_id is None
+    assert state.committed_step is None
 
 
 def test_phases_count_as_progress_and_add_up_their_seconds(page, reader):
