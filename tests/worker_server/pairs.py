@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.worker_server.gloo_fates import DEAD
 from tests.worker_server.ranks import ROOT, TOKEN, Rank, eventually
+from worker_server.sidecar.evict import INTERPRETER_DEAF_S
 from worker_server.wire import StateReport
 
 
@@ -20,6 +21,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def trains(state: StateReport) -> bool:
+    return state.step is not None and state.step.commits >= 3
 
 
 def has_met(state: StateReport, fate: str) -> bool:
@@ -31,7 +36,7 @@ def has_met(state: StateReport, fate: str) -> bool:
         case "hung":
             return step.phase == "forward" and step.phase_age_s > 0.5
         case "gil":
-            return (process.interpreter_age_s or 0) > 2
+            return (process.interpreter_age_s or 0) > INTERPRETER_DEAF_S
         case "sigstop":
             return process.state == "T"
         case _:
@@ -66,7 +71,7 @@ class Pairs:
         line = parent.stdout.readline()
         first, second = (Rank(pid, self.run_dir) for pid in json.loads(line))
         self._ranks += [first, second]
-        eventually(lambda: second.state().step, "the pair trains")
+        eventually(lambda: trains(second.state()), "the pair trains")
         eventually(lambda: second.record().torch is not None, "torch's record is there")
         (self.run_dir / f"{group}.go").touch()
         eventually(lambda: has_met(second.state(), fate), f"rank 1 is {fate}")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.worker_server.gloo_fates import DEAD, FATES
 from tests.worker_server.pairs import Pairs
-from tests.worker_server.ranks import TOKEN
+from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,8 @@ def test_the_state(pair, fate):
     assert state.process.alive is (fate not in DEAD)
     assert (head.size, head.op) == (2, "all_reduce")
     if fate != "healthy":
-        assert (step.step, step.attempt, step.phase) == (step.commits, step.commits + 1, "forward")
+        assert (step.step, step.attempt) == (step.commits, step.commits + 1)
+        assert step.phase == ("other" if fate == "exception" else "forward")  # it left the phase
         assert head.enqueued == head.completed == step.commits
         assert head.inside == 0
     ended = state.process.exit_signal or state.process.exit_code
@@ -72,9 +73,8 @@ def test_the_flight_record(pair, fate):
     assert record.ring[0].site.startswith("worker_server/gloo_parent.py:")
     assert record.torch is not None, record.torch_error
     assert record.ring[0].torch_ids == (0,)
-    if fate in ("healthy", "hung", "gil"):  # whoever runs, GIL or not, is asked now
-        assert record.torch_age_s < 2
-        assert all(entry.torch_ids for entry in record.ring[:-1])
+    if fate in ("hung", "gil"):  # torch's part is asked for again once it is a second old
+        eventually(lambda: all(e.torch_ids for e in pair[1].record().ring), "both parts agree")
 
 
 def test_the_stacks(pair, fate):
@@ -91,7 +91,7 @@ def test_the_last_words(pair, fate):
     assert status == 200, text
     words = wire.parse_last_words(json.loads(text))
     expected = {"sigkill": "SIGKILL", "segfault": "SIGSEGV", "exception": "ValueError"}
-    assert expected.get(fate, "alive") in words.ended
+    assert expected.get(fate, "It lives.") in words.ended
     if fate == "exception":
         assert "as training does" in words.exception.text
     if fate == "segfault":
