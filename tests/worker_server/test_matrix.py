@@ -55,12 +55,17 @@ def test_the_state(pair, fate):
     assert ended == {"sigkill": "SIGKILL", "segfault": "SIGSEGV", "exception": 1}.get(fate)
 
 
-def test_the_state_of_the_one_who_waits_for_it(pair, fate):
-    if fate in ("healthy", *DEAD):
-        pytest.skip("nobody waits: gloo tells rank 0 when its peer is gone")
-    victim, culprit = (rank.state() for rank in pair)
-    assert victim.step.phase == "communication"
-    assert victim.heads[0].inside == culprit.heads[0].enqueued + 1
+def test_the_one_who_needs_it(pair, fate):
+    """Waits, or is told by gloo that its peer is gone and dies of that."""
+    victim, culprit = pair
+    if fate in DEAD:
+        eventually(lambda: not victim.state().process.alive, "rank 0 ends")
+        assert "RuntimeError" in last_words(victim).ended
+        assert "by peer" in victim.record().ring[-1].error  # closed, or reset
+    elif fate != "healthy":
+        state = victim.state()
+        assert state.step.phase == "communication"
+        assert state.heads[0].inside == culprit.state().heads[0].enqueued + 1
 
 
 def test_the_flight_record(pair, fate):
@@ -86,10 +91,14 @@ def test_the_stacks(pair, fate):
     assert ("before" in text.splitlines()[0]) is (fate in DEAD)
 
 
-def test_the_last_words(pair, fate):
-    status, text = pair[1].ask(wire.PATH_LAST_WORDS)
+def last_words(rank):
+    status, text = rank.ask(wire.PATH_LAST_WORDS)
     assert status == 200, text
-    words = wire.parse_last_words(json.loads(text))
+    return wire.parse_last_words(json.loads(text))
+
+
+def test_the_last_words(pair, fate):
+    words = last_words(pair[1])
     expected = {"sigkill": "SIGKILL", "segfault": "SIGSEGV", "exception": "ValueError"}
     assert expected.get(fate, "It lives.") in words.ended
     if fate == "exception":
