@@ -127,7 +127,7 @@ class PageWriter(AsideWriter):
         words[layout.W_TOTAL_BYTES] = layout.TOTAL_BYTES
         words[layout.W_IDENTITY_BYTES] = len(identity)
         words[layout.W_START_TICKS] = start_ticks
-        words[layout.W_BEAT] = monotonic_ns()
+        words[layout.W_BEAT] = words[layout.W_STARTED] = self._since
         for name in layout.FIRST_STRINGS:
             self.intern(name)
         for name in layout.FIRST_PHASES:
