@@ -96,7 +96,7 @@ def test_collectives_across_groups_are_one_by_quorum_and_sequence(job):
     assert {e.group for e in (*a, *b)} == {"torchft"}
     quorums = [e.quorum for e in a]
     assert quorums == sorted(quorums)
-    assert [e.seq for e in a if e.quorum == quorums[0]][0] == 1
+    assert next(e.seq for e in a if e.quorum == quorums[0]) == 1
     assert all(e.site.startswith("worker_server/torchft_parent.py:") for e in a)
     assert all(e.exit_age_s is not None for e in a)
 
