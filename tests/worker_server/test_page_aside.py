@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.test_page import NOW, identity
+from tests.worker_server.test_page import NOW, enter, identity
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
@@ -104,24 +104,32 @@ def test_tags_are_those_that_are_on(page, reader):
     numbers = [page.tag_id(name) for name in ("warmup", "evaluation", "warmup")]
     assert numbers == [0, 1, 0]
     assert state(page, reader).tags == ()
-    page.write_tags(0b10)
+    page.begin_tag(1)
     assert state(page, reader).tags == ("evaluation",)
-    page.write_tags(0b11)
+    page.begin_tag(0)
+    page.begin_tag(1)
     assert state(page, reader).tags == ("warmup", "evaluation")
+    page.end_tag(1)
+    page.end_tag(0)
+    assert state(page, reader).tags == ("evaluation",)
+    page.end_tag(1)
+    assert state(page, reader).tags == ()
 
 
 def test_counters_are_read_as_they_were_written(page, reader):
     assert [page.counter_id(name) for name in ("skipped", "nan", "skipped")] == [0, 1, 0]
-    page.write_counter(0, 2.5)
-    page.write_counter(1, float("nan"))
+    page.add_count(0, 2)
+    page.add_count(0, 0.5)
+    page.add_count(1, float("nan"))
     assert state(page, reader).counters == {"skipped": 2.5}
 
 
 def test_the_seventeenth_name_is_refused_and_touches_nothing(page, reader):
     for make in (page.tag_id, page.counter_id):
         assert [make(f"name {n}") for n in range(18)] == [*range(16), None, None]
-    page.write_tags((1 << 16) - 1)
-    page.write_counter(15, 3.0)
+    for tag in range(16):
+        page.begin_tag(tag)
+    page.add_count(15, 3.0)
     names = [f"name {n}" for n in range(16)]
     assert list(state(page, reader).tags) == names
     assert state(page, reader).counters == {**dict.fromkeys(names, 0.0), "name 15": 3.0}
@@ -167,5 +175,15 @@ def test_the_source_is_who_gives_the_phases(page, reader, steps, phases, waits, 
     assert state(page, reader).source == source
 
 
-def test_seconds_held_in_collectives_are_zero_before_any(page, reader):
+def test_seconds_held_in_collectives_count_where_no_phase_says_that_it_waits(page, reader):
+    row = page.group_row("default", 2)
+    page.change_phase(page.phase_id("communication"))
+    page.leave(row, *enter(page, row))
+    launched = enter(page, row, is_async=True)
     assert reader.held_s() == 0.0
+    page.change_phase(page.phase_id("forward"))
+    page.hold(row, launched[1])
+    page.leave(row, *launched)
+    waited_s = reader.held_s()
+    page.leave(row, *enter(page, row))
+    assert 0 < waited_s < reader.held_s() < 1

@@ -21,6 +21,9 @@ class AsideWriter:
         self._lock = threading.RLock()
         self._tag_ids: dict[bytes, int] = {}
         self._counter_ids: dict[bytes, int] = {}
+        self._tag_bits = 0
+        self._tag_depths = [0] * layout.MAX_TAGS
+        self._totals = [0.0] * layout.MAX_COUNTERS
         self._note_stamps = [0] * len(layout.NOTE_SLOT_BYTES)
         self._time_counts = [0] * layout.MAX_TIMES
         self._time_sums = [0] * layout.MAX_TIMES
@@ -83,9 +86,21 @@ class AsideWriter:
             name, self._tag_ids, layout.MAX_TAGS, layout.TAG_NAME_OFFSET, layout.W_TAGS
         )
 
-    def write_tags(self, bits: int) -> None:
-        """Say which tags are on: bit n for tag n."""
-        self._words[layout.W_TAG_BITS] = bits
+    def begin_tag(self, tag: int) -> None:
+        """Turn a tag on; it stays on until it was ended as often as it was begun."""
+        with self._lock:
+            self._tag_depths[tag] += 1
+            self._tag_bits = bits = self._tag_bits | 1 << tag
+            self._words[layout.W_TAG_BITS] = bits
+
+    def end_tag(self, tag: int) -> None:
+        """Turn a tag off where it was turned on last."""
+        with self._lock:
+            self._tag_depths[tag] -= 1
+            if self._tag_depths[tag] <= 0:
+                self._tag_depths[tag] = 0
+                self._tag_bits = bits = self._tag_bits & ~(1 << tag)
+                self._words[layout.W_TAG_BITS] = bits
 
     def counter_id(self, name: str) -> int | None:
         """Number of a counter, kept for the life of the page; None past 16 names."""
@@ -94,9 +109,11 @@ class AsideWriter:
             layout.W_COUNTERS,
         )  # fmt: skip
 
-    def write_counter(self, counter: int, total: float) -> None:
-        """Publish a counter's total so far."""
-        self._counters[counter] = total
+    def add_count(self, counter: int, amount: float) -> None:
+        """Count up."""
+        with self._lock:
+            self._totals[counter] = total = self._totals[counter] + amount
+            self._counters[counter] = total
 
     def _name(
         self, name: str, known: dict[bytes, int], limit: int, offset: int, count_word: int

@@ -20,6 +20,7 @@ from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.process import RankProcess
 from worker_server.sidecar.profile import Profiles
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken
+from worker_server.sidecar.steps import StepFollower
 
 _RECORD_EVERY_S = 30.0
 _RECORD_DUTY = 0.001
@@ -72,6 +73,7 @@ class BlackBox:
         files: run_dir.RankFiles,
     ) -> None:
         self.identity = page.identity
+        self.follower = StepFollower(page)
         self._page = page
         self._process = process
         self._torch = torch
@@ -176,6 +178,7 @@ class BlackBox:
 
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""
+        self.follower.follow()
         if self._process.wait_death(0):
             return
         self._remains.look()

@@ -1,0 +1,109 @@
+"""The training loop as this rank reports it: which step, which attempt, how it ended.
+
+One object a process; who may change it is decided in `voice`. An attempt is open from its
+beginning to its end. One that is begun while another is open puts an end to that one, without a
+commit: each attempt ends exactly once, so that the steps ring has them all.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from time import monotonic_ns
+
+from worker_server.complaint import complain
+from worker_server.page import layout
+from worker_server.page.writer import PageWriter, StepFacts
+
+
+class Loop:
+    """What is known of the loop, written to the page whenever it changes."""
+
+    def __init__(self, page: PageWriter) -> None:
+        self.page = page
+        self.facts = StepFacts()
+        """As they are now; the collective ring reads step and attempt."""
+        self.on = True
+        self.due = False
+        """Whether the next phase begins an attempt: the loop tells only the ends of its steps."""
+        self.outer: list[int] = []
+        """Phases that the running one pauses."""
+        self.manager: object | None = None
+        self._open = False
+        self._begin_ns = 0
+        self._end_ns = 0
+
+    def begin(self, step: int) -> None:
+        """An attempt begins; that is progress, whatever the phase."""
+        page, facts = self.page, self.facts
+        now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
+        if self._open:
+            page.write_attempt(facts.attempt, facts.step, self._begin_ns, now, 0)
+        facts.step = step
+        facts.attempt += 1
+        self.due = False
+        self._open = True
+        self._begin_ns = now
+        if self.manager is not None:
+            self._read_manager(facts)
+        page.write_step(facts)
+
+    def begin_next(self) -> None:
+        """An attempt begins with a phase: of the next step, or of the same again."""
+        facts = self.facts
+        self.begin(facts.step + 1 if facts.committed_step == facts.step else facts.step)
+
+    def end(self, step: int, committed: bool, loss: float | None, tokens: int) -> None:
+        """The open attempt ends, or one that began where the former ended."""
+        page, facts = self.page, self.facts
+        if self._open:
+            now = monotonic_ns()
+        else:
+            now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
+            self._begin_ns = self._end_ns or now
+            facts.attempt += 1
+        facts.step = step
+        if committed:
+            facts.commits += 1
+            facts.committed_step = step
+            facts.tokens += tokens
+            facts.last_commit_ns = now
+        else:
+            facts.failures += 1
+        if loss is not None:
+            facts.loss = loss
+            facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
+        self._open = False
+        self._end_ns = now
+        if self.manager is not None:
+            self._read_manager(facts)
+        page.write_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
+        page.write_step(facts)
+
+    def rest(self) -> int:
+        """The phase outside of every named one."""
+        return layout.PHASE_OTHER if self.facts.attempt else layout.PHASE_INIT
+
+    def disable(self, why: BaseException) -> None:
+        """Report nothing any more; says so once."""
+        if self.on:
+            self.on = False
+            complain(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
+
+    def _read_manager(self, facts: StepFacts) -> None:
+        """Plain attributes only: the Manager's methods wait for the quorum."""
+        manager = self.manager
+        quorum = getattr(manager, "_quorum_id", None)
+        participants = getattr(manager, "_participating_replica_world_size", None)
+        if not isinstance(quorum, int) or quorum < 0:  # -1: no quorum yet
+            quorum = participants = layout.NONE
+        elif not isinstance(participants, int):
+            participants = layout.NONE
+        facts.quorum_id = quorum
+        facts.participants = participants
+        facts.healing = bool(getattr(manager, "_healing", False))
+        facts.errored = getattr(manager, "_errored", None) is not None
+        replica = getattr(getattr(manager, "_logger", None), "_replica_id", None)
+        if not isinstance(replica, str):
+            replica = getattr(manager, "_replica_id", None)
+        named = self.page.intern(replica) if isinstance(replica, str) else layout.NO_STRING
+        facts.replica_id = named
