@@ -11,10 +11,10 @@ from tests.worker_server.test_page import enter, identity, write_step
 from worker_server import wire
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
+from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.metrics import make_registry
-from worker_server.run_dir import RankFiles
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken
 
 
@@ -155,9 +155,7 @@ def test_the_last_stacks_outlive_the_rank(bench):
 
 
 def test_without_py_spy_the_answer_says_what_is_missing_and_what_there_is_instead():
-    with pytest.raises(
-        StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"
-    ):
+    with pytest.raises(StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"):
         Stacks(7, find=lambda: None).take(pause=True)
 
 
