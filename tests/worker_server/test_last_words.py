@@ -24,7 +24,8 @@ from worker_server.sidecar.stderr import StderrTail
 RAISED = ("ValueError: bad", wire.Trace("Traceback ...", 1.0, "uncaught in the main thread"))
 IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 1.0, 'uncaught in the thread "loader"'))
 LONG_AGO = ("ValueError: bad", wire.Trace("Traceback ...", 900.0, "uncaught in the main thread"))
-CRASH = wire.Trace("Fatal Python error: Segmentation fault\n\nThread ...", 0.5, "faulthandler")
+CRASHED = "Fatal Python error: Segmentation fault"
+CRASH = wire.Trace(f"{CRASHED}\n\nThread ...", 0.5, "faulthandler")
 
 
 def dead(code=None, signum=None):
@@ -53,8 +54,7 @@ def dead(code=None, signum=None):
         (dead(None, "SIGSEGV"), {"crash": CRASH},
          "Killed by SIGSEGV (Fatal Python error: Segmentation fault)."),
         (dead(), {"crash": CRASH},
-         "Ended by a fatal error (Fatal Python error: Segmentation fault); "
-         "exit status not known."),
+         f"Ended by a fatal error ({CRASHED}); exit status not known."),
         (dead(), {"exception": RAISED}, "Raised ValueError: bad; exit status not known."),
         (dead(), {}, "Ended; how is not known (its parent has collected the exit status)."),
     ],
@@ -204,7 +204,7 @@ def test_torchelastics_file_is_given_unless_a_former_attempt_wrote_it(tmp_path):
 SNIPPETS = {
     "quick exit": "",
     "exception": "1 / 0",
-    "long chain": "try:\n    1 / 0\nexcept Exception as e:\n    raise ValueError('x' * 9000) from e",
+    "long chain": "try: 1 / 0\nexcept Exception as e: raise ValueError('x' * 9000) from e",
     "hook fails": "import sys; sys.excepthook = lambda *_: 1 / 0; {}['a']",
     "text": "import sys; sys.exit('no more data')",
     "thread": "import threading as t; x = t.Thread(target=lambda: 1 / 0); x.start(); x.join()",
