@@ -1,14 +1,10 @@
-"""What the environment says: who this rank is and what its sidecar shall do."""
+"""What the environment says of the sidecar; who the rank is stands in `identity`."""
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from worker_server import wire
 
 
 class SettingError(ValueError):
@@ -32,27 +28,6 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     if not 0 <= value < 1e9:
         raise SettingError(f"{name}={text!r} is not a number of seconds >= 0")
     return value
-
-
-def identity_from(environ: Mapping[str, str], pid: int, incarnation: str) -> wire.Identity:
-    """Who this process is, by torchrun's variables and ours.
-
-    Raises:
-        SettingError: RANK or WORLD_SIZE make no sense.
-    """
-    rank, world = _whole(environ, "RANK", 0), _whole(environ, "WORLD_SIZE", 1)
-    if not 0 <= rank < world:
-        raise SettingError(f"RANK={rank} is outside WORLD_SIZE={world}")
-    group = environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or "job"
-    return wire.Identity(
-        job=environ.get("LIGHTKEEPER_JOB") or "job",
-        group=wire.GroupName(group),
-        group_rank=rank,
-        world_size=world,
-        host=wire.Host(environ.get("LIGHTKEEPER_HOST") or socket.gethostname()),
-        pid=pid,
-        incarnation=incarnation,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +74,3 @@ def _token(environ: Mapping[str, str]) -> str | None:
         return Path(path).read_text(encoding="utf-8").strip() or None
     except (OSError, ValueError) as exc:
         raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: {exc}") from exc
-
-
-def run_dir_from(environ: Mapping[str, str]) -> Path:
-    """Where pages and sockets go; not created yet."""
-    named = environ.get("LIGHTKEEPER_RUN_DIR")
-    if named:
-        return Path(named)
-    name = f"lightkeeper-{os.getuid()}"
-    for parent in (Path("/dev/shm"), Path(environ.get("XDG_RUNTIME_DIR") or "/nonexistent")):  # noqa: S108
-        if os.access(parent, os.W_OK | os.X_OK):
-            return parent / name
-    return Path("/tmp") / name  # noqa: S108
