@@ -42,7 +42,8 @@ def reader(page, tmp_path):
 
 
 def write_step(page, n, loss_kind=layout.LOSS_FINITE):
-    page.write_step(n, n, n, NOW - 1, n, n, False, True, page.intern("rg:x"), n, loss_kind, n)
+    replica = page.intern("rg:x")
+    page.write_step(n, n, n, NOW - 1, n, n, False, True, replica, n, loss_kind, n, n, n)
 
 
 def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
@@ -88,7 +89,7 @@ def test_a_loss_that_is_not_there_and_one_that_is_not_finite_differ(
 
 def test_absent_numbers_are_none_and_not_zero(page, reader):
     none = layout.NONE
-    page.write_step(1, 1, 0, none, none, none, False, False, 0, 0, layout.LOSS_ABSENT, 0.0)
+    page.write_step(1, 1, 0, none, none, none, False, False, 0, 0, layout.LOSS_ABSENT, 0.0, none, 0)
     state = reader.step_state(NOW)
     assert state.last_commit_age_s is None
     assert state.quorum_id is None

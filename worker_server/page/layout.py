@@ -4,12 +4,15 @@ All numbers are native 8-byte words at 8-byte offsets, so that the kernel and bo
 see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host
 share. How several words are read together:
 
-- *Phase* and *step* have two slots each and write number n goes to slot n % 2. A slot carries
-  n before its body and n again after it. The writer stores the first stamp, the body, the
-  last stamp; the reader loads the last stamp, the body, the first stamp, and the slot is
-  whole when the two agree. A writer that is stopped or killed in the middle of a write leaves
-  the former slot whole: a reader always finds one.
+- *Phase*, *step*, every *note* and every *time* have two slots each and write number n goes to
+  slot n % 2. A slot carries n before its body and n again after it. The writer stores the first
+  stamp, the body, the last stamp; the reader loads the last stamp, the body, the first stamp, and
+  the slot is whole when the two agree. A writer that is stopped or killed in the middle of a
+  write leaves the former slot whole: a reader always finds one.
 - A *ring slot* carries its ticket in the same way. Its exit words are stored later, each whole.
+- A slot of the *steps ring* carries the number of its attempt in the same way, before and after.
+  Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
+- *Counters* and *tag bits* are single words, stored and read whole, each by itself.
 - Names are strings in an append-only table; the count is stored after the bytes.
 
 The order of stores is the program's on x86-64. A CPU with weaker ordering (aarch64) may let a
@@ -22,7 +25,7 @@ import struct
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 1
+VERSION: Final = 2
 WORD: Final = 8
 
 NONE: Final = -(2**62)
@@ -41,6 +44,17 @@ W_BEAT: Final = 6
 W_GROUPS: Final = 7
 W_STRINGS: Final = 8
 W_PHASES: Final = 9
+W_TAGS: Final = 10
+W_COUNTERS: Final = 11
+W_TAG_BITS: Final = 12
+"""Bit n is set while tag n is on."""
+W_ENDED: Final = 13
+"""Last attempt in the steps ring, stored after it."""
+W_STEP_SOURCE: Final = 14
+"""String number of who reports the steps; `NO_STRING`: nobody yet."""
+W_PHASE_SOURCE: Final = 15
+W_WAITS_DECLARED: Final = 16
+"""1 once the training loop itself was in the phase in which a rank waits for others."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792
@@ -52,13 +66,19 @@ PHASE_SLOT_WORDS: Final = 8
 
 STEP_WORD: Final = 2304 // WORD
 STEP_SLOT_WORDS: Final = 32
-STEP_BODY: Final = struct.Struct("@11qdq")
+STEP_BODY: Final = struct.Struct("@13qdq")
 """step, attempt, commits, last commit, quorum, participants, healing, errored, replica id,
-tokens, loss kind, loss, last stamp."""
+tokens, loss kind, committed step, failures, loss, last stamp."""
+
+SOURCE_PARTIAL: Final = "partial"
+"""The loop reports its steps, and never said in which phase it waits for others."""
 
 LOSS_ABSENT: Final = 0
 LOSS_FINITE: Final = 1
 LOSS_NOT_FINITE: Final = 2
+
+NAME_BYTES: Final = 32
+"""Of a phase, a tag or a counter, with the NUL that ends it."""
 
 MAX_PHASES: Final = 16
 FIRST_PHASES: Final = ("init", "other")
@@ -67,18 +87,40 @@ PHASE_INIT: Final = 0
 PHASE_OTHER: Final = 1
 """Within a step, outside of every named phase."""
 PHASE_NAME_OFFSET: Final = 3072
-PHASE_NAME_BYTES: Final = 32
 SPENT_WORD: Final = 3584 // WORD
+"""Nanoseconds spent in each phase, finished ones only."""
+
+# -- times of TorchFT's parts -----------------------------------------------------------------
+TIME_STAGING: Final = 0
+"""Making a checkpoint ready for a group that heals from this one."""
+TIME_LOAD: Final = 1
+"""Loading a checkpoint from another group."""
+TIME_QUORUM: Final = 2
+TIME_RECONFIGURE: Final = 3
+TIME_NAMES: Final = ("staging", "load", "quorum", "reconfigure")
+MAX_TIMES: Final = 8
+TIME_WORD: Final = 4096 // WORD
+TIME_SLOT_WORDS: Final = 8
+"""first stamp (= count), sum ns, last ns, last stamp; two slots for each."""
+
+# -- tags and counters of the user's own --------------------------------------------------------
+MAX_TAGS: Final = 16
+TAG_NAME_OFFSET: Final = 5120
+MAX_COUNTERS: Final = 16
+COUNTER_NAME_OFFSET: Final = 5632
+COUNTER_WORD: Final = 6144 // WORD
+"""Doubles."""
 
 # -- process groups -------------------------------------------------------------------------
 MAX_GROUPS: Final = 64
-GROUP_OFFSET: Final = 4096
+GROUP_OFFSET: Final = 8192
 GROUP_BYTES: Final = 512
 GROUP_NAME_BYTES: Final = 64
 GROUP_MEMBERS_BYTES: Final = 384
 GROUP_HEAD_OFFSET: Final = GROUP_NAME_BYTES + GROUP_MEMBERS_BYTES
-"""size, enqueued, completed, op, entered, left, inside."""
-GROUP_HEAD_WORDS: Final = 7
+"""size, enqueued, completed, op, entered, left, inside, held: nanoseconds in which the rank was
+held inside of collectives and no phase said that it waits."""
+GROUP_HEAD_WORDS: Final = 8
 
 # -- strings --------------------------------------------------------------------------------
 MAX_STRINGS: Final = 1024
@@ -101,11 +143,44 @@ async, shapes, last stamp. The first stamp is the ticket + 1; 0 means never used
 RING_EXIT_WORD: Final = 12
 RING_ERROR_WORD: Final = 13
 
-TOTAL_BYTES: Final = RING_OFFSET + RING_SLOTS * RING_SLOT_BYTES
+# -- the steps ring -------------------------------------------------------------------------
+STEPS_SLOTS: Final = 4096
+"""Four seconds at 1,000 steps a second: a poll at 1 Hz may come three times late."""
+STEPS_SLOT_WORDS: Final = 24
+STEPS_WORD: Final = (RING_OFFSET + RING_SLOTS * RING_SLOT_BYTES) // WORD
+STEPS_HEAD: Final = struct.Struct("@6q")
+"""attempt, step, begin, end, committed, 0. Then, cumulative, what each phase had spent at the
+end, the running phase included; then the attempt again."""
+STEPS_SPENT_WORD: Final = 6
+STEPS_LAST_WORD: Final = STEPS_SPENT_WORD + MAX_PHASES
+
+# -- notes: texts that the rank leaves ---------------------------------------------------------
+NOTE_STACKS: Final = 0
+NOTE_EXCEPTION: Final = 1
+NOTE_HEADER_BYTES: Final = 32
+"""first stamp, time, bytes of text, last stamp; the text follows."""
+NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024)
+NOTE_OFFSETS: Final = (
+    STEPS_WORD * WORD + STEPS_SLOTS * STEPS_SLOT_WORDS * WORD,
+    STEPS_WORD * WORD + STEPS_SLOTS * STEPS_SLOT_WORDS * WORD + 2 * NOTE_SLOT_BYTES[NOTE_STACKS],
+)
+NOTE_CUT: Final = "\n... cut"
+"""Ends a note that was too long."""
+
+TOTAL_BYTES: Final = NOTE_OFFSETS[NOTE_EXCEPTION] + 2 * NOTE_SLOT_BYTES[NOTE_EXCEPTION]
 
 
 class PageError(Exception):
     """The file is not a page of this version, or not a whole one."""
+
+
+def encode_name(name: str, size: int) -> bytes:
+    """A name as it is stored: cut at a whole character, without the NUL that ends it.
+
+    Two names that are stored alike are one name.
+    """
+    blob = name.replace("\0", "?").encode(errors="replace")[: size - 1]
+    return blob.decode(errors="ignore").encode() or b"?"
 
 
 def encode_members(ranks: list[int] | tuple[int, ...]) -> str:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import mmap
-import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from worker_server import wire
 from worker_server.page import layout
+from worker_server.page.aside_reader import AsideReader
+from worker_server.page.mapped import NS
+from worker_server.page.steps import StepsRing
 
-T = TypeVar("T")
-
-_TRIES = 1000
-_NS = 1e-9
 _PHASE_SLOT = struct.Struct("@4q")
 _STEP_SLOT = struct.Struct("@q" + layout.STEP_BODY.format[1:])
 _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
@@ -27,7 +23,7 @@ def _or_none(value: int) -> int | None:
     return None if value == layout.NONE else value
 
 
-class PageReader:
+class PageReader(AsideReader):
     """Reads one page file.
 
     Raises:
@@ -35,22 +31,9 @@ class PageReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._map = _open(path)
-        self._words = memoryview(self._map).cast("q")
-        if self._words[layout.W_MAGIC] != layout.MAGIC:
-            raise layout.PageError(f"{path} is not a lightkeeper page")
-        version, total = self._words[layout.W_VERSION], self._words[layout.W_TOTAL_BYTES]
-        if version != layout.VERSION or total != layout.TOTAL_BYTES:
-            raise layout.PageError(f"{path} has layout {version}, not {layout.VERSION}")
-        size = self._words[layout.W_IDENTITY_BYTES]
-        blob = self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + max(0, size)]
-        try:
-            self.identity = wire.parse_identity(json.loads(blob))
-        except (ValueError, RecursionError) as exc:
-            raise layout.PageError(f"{path} carries no identity: {exc}") from exc
-        self.start_ticks = self._words[layout.W_START_TICKS]
-        self._strings: list[str] = []
+        super().__init__(path)
         self._members: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self._steps = StepsRing(self._map, self._phase_names)
 
     @property
     def closed(self) -> bool:
@@ -65,7 +48,7 @@ class PageReader:
     def beat_age_s(self, now_ns: int) -> float:
         """Seconds since a Python thread of the rank last ran, as far as the page can tell."""
         _, _, since = max(self._phase_slot())
-        return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * _NS
+        return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * NS
 
     # -- step -----------------------------------------------------------------------------
 
@@ -95,19 +78,20 @@ class PageReader:
         if row is None:
             return wire.StepState(
                 step=0, attempt=0, progress=progress, phase=name, commits=0, seconds=seconds,
-                phase_age_s=max(0, now_ns - started) * _NS,
+                phase_age_s=max(0, now_ns - started) * NS, tags=self.tags(),
+                counters=self.counters(), source=self.source(),
             )  # fmt: skip
         (step, attempt, commits, last_commit, quorum, participants, healing, errored, replica,
-         tokens, loss_kind, loss) = row  # fmt: skip
+         tokens, loss_kind, committed_step, failures, loss) = row  # fmt: skip
         return wire.StepState(
             step=step,
             attempt=attempt,
             progress=progress,
             phase=name,
-            phase_age_s=max(0, now_ns - started) * _NS,
+            phase_age_s=max(0, now_ns - started) * NS,
             commits=commits,
             last_commit_age_s=(
-                None if last_commit == layout.NONE else max(0, now_ns - last_commit) * _NS
+                None if last_commit == layout.NONE else max(0, now_ns - last_commit) * NS
             ),
             replica_id=wire.ReplicaId(self._string(replica)) if replica else None,
             quorum_id=_or_none(quorum),
@@ -118,6 +102,11 @@ class PageReader:
             loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
             tokens=tokens,
             seconds=seconds,
+            committed_step=_or_none(committed_step),
+            commit_failures=failures,
+            tags=self.tags(),
+            counters=self.counters(),
+            source=self.source(),
         )
 
     def _phase_begun(self) -> int:
@@ -155,36 +144,16 @@ class PageReader:
         newest = self._retry(read)
         return None if newest is None or not newest[0] else newest[1]
 
-    def _retry(self, read: Callable[[], T | None]) -> T | None:
-        """First whole answer. The writer is done within microseconds; it cannot starve us."""
-        for _ in range(_TRIES):
-            answer = read()
-            if answer is not None:
-                return answer
-        return None
-
     def _phase_names(self) -> list[str]:
-        count = min(self._words[layout.W_PHASES], layout.MAX_PHASES)
-        return [
-            self._text(layout.PHASE_NAME_OFFSET + n * layout.PHASE_NAME_BYTES,
-                       layout.PHASE_NAME_BYTES)
-            for n in range(count)
-        ]  # fmt: skip
+        return self._names(layout.PHASE_NAME_OFFSET, layout.W_PHASES, layout.MAX_PHASES)
 
     def _seconds(self) -> dict[str, float]:
         spent = (self._words[layout.SPENT_WORD + n] for n in range(layout.MAX_PHASES))
-        return {name: ns * _NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns}
+        return {name: ns * NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns}
 
-    def _text(self, offset: int, size: int) -> str:
-        return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
-
-    def _string(self, index: int) -> str:
-        count = min(self._words[layout.W_STRINGS], layout.MAX_STRINGS)
-        while len(self._strings) < count:
-            offset = layout.STRING_OFFSET + len(self._strings) * layout.STRING_BYTES
-            blob = self._map[offset + 1 : offset + 1 + self._map[offset]]
-            self._strings.append(blob.decode(errors="replace"))
-        return self._strings[index] if 0 <= index < len(self._strings) else ""
+    def steps(self, since_attempt: int, now_ns: int) -> tuple[tuple[wire.StepRow, ...], int]:
+        """Attempts after this one that are over, oldest first, and how many are lost."""
+        return self._steps.since(since_attempt, now_ns)
 
     # -- process groups -------------------------------------------------------------------
 
@@ -193,7 +162,7 @@ class PageReader:
         heads = []
         for index in range(self._group_count()):
             name, _ = self._group(index)
-            size, enqueued, completed, op, entered, left, inside = self._head(index)
+            size, enqueued, completed, op, entered, left, inside, _ = self._head(index)
             since = entered if enqueued > completed else max(entered, left)
             heads.append(
                 wire.GroupHead(
@@ -202,7 +171,7 @@ class PageReader:
                     enqueued=max(enqueued, completed),
                     completed=completed,
                     op=self._string(op),
-                    age_s=max(0, now_ns - since) * _NS if since else 0.0,
+                    age_s=max(0, now_ns - since) * NS if since else 0.0,
                     inside=min(inside, max(enqueued, completed)),
                 )
             )
@@ -284,24 +253,8 @@ class PageReader:
             attempt=_or_none(attempt),
             nth=nth,
             site=self._string(site) or None,
-            enter_age_s=max(0, now_ns - entered) * _NS,
-            exit_age_s=max(0, now_ns - left) * _NS if left else None,
+            enter_age_s=max(0, now_ns - entered) * NS,
+            exit_age_s=max(0, now_ns - left) * NS if left else None,
             error=self._string(error) or None,
             is_async=bool(is_async),
         )
-
-
-def _open(path: Path) -> mmap.mmap:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as exc:
-        raise layout.PageError(f"cannot open {path}: {exc.strerror}") from exc
-    try:
-        size = os.fstat(fd).st_size
-        if size != layout.TOTAL_BYTES:
-            raise layout.PageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
-        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as exc:
-        raise layout.PageError(f"cannot map {path}: {exc}") from exc
-    finally:
-        os.close(fd)

@@ -11,13 +11,13 @@ import itertools
 import json
 import mmap
 import os
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from worker_server.page import layout
+from worker_server.page.aside import AsideWriter
 
 if TYPE_CHECKING:
     from worker_server.wire import Identity
@@ -40,28 +40,28 @@ class GroupRow:
         self.word = base // layout.WORD
 
 
-class PageWriter:
+class PageWriter(AsideWriter):
     """Writes the page of this process. Create with `PageWriter.create`."""
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
-        self._attach_buffer(buffer)
-        self._lock = threading.Lock()  # taken only for a name never seen before
+        super().__init__(buffer)
         self._strings: dict[str, int] = {}
         self._error_count = 0
-        self._phase_ids: dict[str, int] = {}
-        self._rows: dict[str, GroupRow] = {}
+        self._phase_ids: dict[bytes, int] = {}
+        self._rows: dict[tuple[str, tuple[int, ...]], GroupRow] = {}
         self._tickets = itertools.count()
         self._owner = [-1] * layout.RING_SLOTS
         self._spent = [0] * layout.MAX_PHASES
         self._progress = 0
-        self._phase = 0
+        self.phase = layout.PHASE_INIT
+        """The phase that runs now; change it with `change_phase`."""
         self._since = monotonic_ns()
         self._step_writes = 0
 
     def _attach_buffer(self, buffer: mmap.mmap | bytearray) -> None:
-        self._buffer = buffer
-        self._words = memoryview(buffer).cast("q")
-        self._bytes = memoryview(buffer)
+        super()._attach_buffer(buffer)
+        end = layout.SPENT_WORD + layout.MAX_PHASES
+        self._spent_words = self._words[layout.SPENT_WORD : end]
 
     @classmethod
     def create(cls, path: Path, identity: Identity, start_ticks: int) -> PageWriter:
@@ -78,7 +78,8 @@ class PageWriter:
         try:
             # On a full tmpfs a store into a hole is SIGBUS: take the space now, or not at all.
             os.posix_fallocate(fd, 0, layout.TOTAL_BYTES)
-            page = cls(mmap.mmap(fd, layout.TOTAL_BYTES))
+            # and the page tables now: a fault is dearer than a whole step's report
+            page = cls(mmap.mmap(fd, layout.TOTAL_BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE))
             page._start(blob, start_ticks)
             draft.rename(path)
         finally:
@@ -102,11 +103,6 @@ class PageWriter:
             self.phase_id(name)
         words[layout.W_MAGIC] = layout.MAGIC
 
-    def detach(self) -> None:
-        """From now on write into private memory: what a forked child does is not the rank's."""
-        self._attach_buffer(bytearray(layout.TOTAL_BYTES))
-        self._lock = threading.Lock()
-
     # -- liveness ---------------------------------------------------------------------------
 
     def beat(self) -> None:
@@ -121,30 +117,16 @@ class PageWriter:
 
     def phase_id(self, name: str) -> int:
         """Number of a phase; past 16 names everything further counts as `other`."""
-        known = self._phase_ids.get(name)
-        if known is not None:
-            return known
-        with self._lock:
-            known = self._phase_ids.get(name, len(self._phase_ids))
-            if known >= layout.MAX_PHASES:
-                return layout.PHASE_OTHER
-            offset = layout.PHASE_NAME_OFFSET + known * layout.PHASE_NAME_BYTES
-            blob = name.encode()[: layout.PHASE_NAME_BYTES - 1]
-            self._bytes[offset : offset + len(blob)] = blob
-            self._words[layout.W_PHASES] = known + 1
-            self._phase_ids[name] = known
-        return known
+        number = self._name(
+            name, self._phase_ids, layout.MAX_PHASES, layout.PHASE_NAME_OFFSET, layout.W_PHASES
+        )
+        return layout.PHASE_OTHER if number is None else number
 
-    @property
-    def phase(self) -> int:
-        """The phase that runs now."""
-        return self._phase
-
-    def change_phase(self, phase: int) -> None:
-        """End the running phase and begin `phase`; counts as progress."""
+    def change_phase(self, phase: int) -> int:
+        """End the running phase and begin `phase`, which counts as progress; gives the time."""
         words = self._words
         now = monotonic_ns()
-        old = self._phase
+        old = self.phase
         self._progress = stamp = self._progress + 1
         slot = layout.PHASE_WORD + (stamp & 1) * layout.PHASE_SLOT_WORDS
         words[slot] = stamp
@@ -154,8 +136,9 @@ class PageWriter:
         words[slot + 1] = phase
         words[slot + 2] = now
         words[slot + 3] = stamp
-        self._phase = phase
+        self.phase = phase
         self._since = now
+        return now
 
     # -- step -------------------------------------------------------------------------------
 
@@ -173,6 +156,8 @@ class PageWriter:
         tokens: int,
         loss_kind: int,
         loss: float,
+        committed_step: int,
+        failures: int,
     ) -> None:
         """Publish the step's numbers together. `NONE` for a number that is not there."""
         self._step_writes = stamp = self._step_writes + 1
@@ -181,8 +166,30 @@ class PageWriter:
         layout.STEP_BODY.pack_into(
             self._buffer, (slot + 1) * layout.WORD,
             step, attempt, commits, last_commit_ns, quorum_id, participants, healing, errored,
-            replica_id, tokens, loss_kind, loss, stamp,
+            replica_id, tokens, loss_kind, committed_step, failures, loss, stamp,
         )  # fmt: skip
+
+    def write_attempt(
+        self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: bool
+    ) -> None:
+        """Keep an attempt that is over in the steps ring; attempts count up one by one."""
+        words = self._words
+        at = layout.STEPS_WORD + attempt % layout.STEPS_SLOTS * layout.STEPS_SLOT_WORDS
+        layout.STEPS_HEAD.pack_into(
+            self._buffer, at * layout.WORD, attempt, step, begin_ns, end_ns, committed, 0
+        )
+        spent = at + layout.STEPS_SPENT_WORD
+        words[spent : spent + layout.MAX_PHASES] = self._spent_words
+        phase = self.phase
+        words[spent + phase] = self._spent[phase] + end_ns - self._since
+        words[at + layout.STEPS_LAST_WORD] = attempt
+        words[layout.W_ENDED] = attempt
+
+    def write_sources(self, steps: str, phases: str, *, waits_declared: bool) -> None:
+        """Say who reports the steps and who the phases; "" for nobody."""
+        self._words[layout.W_STEP_SOURCE] = self.intern(steps)
+        self._words[layout.W_PHASE_SOURCE] = self.intern(phases)
+        self._words[layout.W_WAITS_DECLARED] = waits_declared
 
     # -- names ------------------------------------------------------------------------------
 
@@ -213,24 +220,28 @@ class PageWriter:
         A second group of the same name with other members becomes `name#2`.
         """
         with self._lock:
-            unique, copy = name, 1
-            while (row := self._rows.get(unique)) is not None and row.members != members:
-                copy += 1
-                unique = f"{name}#{copy}"
+            row = self._rows.get((name, members))
             if row is not None:
                 return row
             index = len(self._rows)
             if index >= layout.MAX_GROUPS:
                 return None
-            row = GroupRow(index, unique, members)
+            row = GroupRow(index, self._unique_group_name(name), members)
             self._write_row(row, size)
-            self._rows[unique] = row
+            self._rows[name, members] = row
             self._words[layout.W_GROUPS] = index + 1
         return row
 
+    def _unique_group_name(self, name: str) -> str:
+        """As it will be read: long names that differ at their ends only must not be one."""
+        short = layout.encode_name(name, layout.GROUP_NAME_BYTES - len("#63")).decode()
+        taken = {row.name for row in self._rows.values()}
+        copies = (f"{short}#{n}" for n in range(2, layout.MAX_GROUPS + 2))
+        return next(text for text in (short, *copies) if text not in taken)
+
     def _write_row(self, row: GroupRow, size: int) -> None:
         offset = layout.GROUP_OFFSET + row.index * layout.GROUP_BYTES
-        name = row.name.encode()[: layout.GROUP_NAME_BYTES - 1]
+        name = row.name.encode()
         self._bytes[offset : offset + len(name)] = name
         members = layout.encode_members(row.members).encode()
         if len(members) < layout.GROUP_MEMBERS_BYTES:  # else unknown, rather than half a list

@@ -1,0 +1,179 @@
+"""Notes, times, tags, counters: what the rank says beside its step and phase."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker_server.test_page import NOW, identity
+from worker_server import wire
+from worker_server.page import layout
+from worker_server.page.reader import PageReader
+from worker_server.page.writer import PageWriter
+
+KINDS = [
+    pytest.param(layout.NOTE_STACKS, id="stacks"),
+    pytest.param(layout.NOTE_EXCEPTION, id="exception"),
+]
+
+
+@pytest.fixture
+def page(tmp_path):
+    return PageWriter.create(tmp_path / "a.page", identity(), 42)
+
+
+@pytest.fixture
+def reader(page, tmp_path):
+    return PageReader(tmp_path / "a.page")
+
+
+def room_of(kind):
+    return layout.NOTE_SLOT_BYTES[kind] - layout.NOTE_HEADER_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_page_has_no_note_and_then_the_last_one(page, reader, kind):
+    assert reader.note(kind, NOW) is None
+    for text in ("first", "", "a longer one\0with ünïcode", "short"):
+        page.write_note(kind, text)
+        found, age_s = reader.note(kind, NOW)
+        assert found == text
+        assert age_s > 0
+
+
+def test_notes_of_two_kinds_do_not_touch_each_other(page, reader):
+    page.write_note(layout.NOTE_STACKS, "s" * room_of(layout.NOTE_STACKS))
+    page.write_note(layout.NOTE_EXCEPTION, "e" * room_of(layout.NOTE_EXCEPTION))
+    page.write_note(layout.NOTE_STACKS, "t" * room_of(layout.NOTE_STACKS))
+    assert reader.note(layout.NOTE_STACKS, NOW)[0] == "t" * room_of(layout.NOTE_STACKS)
+    assert reader.note(layout.NOTE_EXCEPTION, NOW)[0] == "e" * room_of(layout.NOTE_EXCEPTION)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("letter", ["x", "ü", "\U0001f4a5"], ids=["1 byte", "2 bytes", "4 bytes"])
+def test_a_note_that_is_too_long_is_cut_at_the_end_and_says_so(page, reader, kind, letter):
+    page.write_note(kind, letter * 40000)
+    text, _ = reader.note(kind, NOW)
+    assert text.splitlines()[-1] == "... cut"
+    assert text.splitlines()[0] == letter * len(text.splitlines()[0])
+    assert room_of(kind) - 8 < len(text.encode()) <= room_of(kind)
+
+
+def test_a_note_with_what_utf8_cannot_say_is_kept_all_the_same(page, reader):
+    page.write_note(layout.NOTE_EXCEPTION, "bad \udc80 path")
+    assert reader.note(layout.NOTE_EXCEPTION, NOW)[0] == "bad ? path"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("done", [0, 1, 2, 5])
+def test_a_note_that_is_cut_off_in_the_middle_leaves_the_former_one_whole(page, reader, kind, done):
+    for n in range(done):
+        page.write_note(kind, f"note {n}")
+    stamp = done + 1  # its writer stores the stamp and half of the text, and dies
+    offset = layout.NOTE_OFFSETS[kind] + (stamp & 1) * layout.NOTE_SLOT_BYTES[kind]
+    page._words[offset // 8] = stamp
+    page._words[offset // 8 + 2] = 5
+    page._bytes[offset + layout.NOTE_HEADER_BYTES : offset + layout.NOTE_HEADER_BYTES + 3] = b"tor"
+    found = reader.note(kind, NOW)
+    assert (found and found[0]) == (f"note {done - 1}" if done else None)
+
+
+def test_times_are_counted_and_added_up_by_kind(page, reader):
+    assert reader.times() == {}
+    page.add_time(layout.TIME_LOAD, 2.0)
+    page.add_time(layout.TIME_LOAD, 0.5)
+    page.add_time(layout.TIME_RECONFIGURE, 0.25)
+    assert reader.times() == {"load": (2, 2.5, 0.5), "reconfigure": (1, 0.25, 0.25)}
+
+
+def test_a_time_that_is_cut_off_in_the_middle_leaves_the_former_one_whole(page, reader):
+    page.add_time(layout.TIME_QUORUM, 1.0)
+    page.add_time(layout.TIME_QUORUM, 2.0)
+    word = layout.TIME_WORD + (2 * layout.TIME_QUORUM + 1) * layout.TIME_SLOT_WORDS
+    page._words[word], page._words[word + 1] = 3, 10**15
+    assert reader.times() == {"quorum": (2, 3.0, 2.0)}
+
+
+def state(page, reader):
+    page.change_phase(layout.PHASE_OTHER)
+    return reader.step_state(NOW)
+
+
+def test_tags_are_those_that_are_on(page, reader):
+    numbers = [page.tag_id(name) for name in ("warmup", "evaluation", "warmup")]
+    assert numbers == [0, 1, 0]
+    assert state(page, reader).tags == ()
+    page.begin_tag(1)
+    assert state(page, reader).tags == ("evaluation",)
+    page.begin_tag(0)
+    page.begin_tag(1)
+    assert state(page, reader).tags == ("warmup", "evaluation")
+    page.end_tag(1)
+    page.end_tag(0)
+    assert state(page, reader).tags == ("evaluation",)
+    page.end_tag(1)
+    assert state(page, reader).tags == ()
+
+
+def test_counters_are_read_as_they_were_written(page, reader):
+    assert [page.counter_id(name) for name in ("skipped", "nan", "skipped")] == [0, 1, 0]
+    page.add_count(0, 2)
+    page.add_count(0, 0.5)
+    page.add_count(1, float("nan"))
+    assert state(page, reader).counters == {"skipped": 2.5}
+
+
+def test_the_seventeenth_name_is_refused_and_touches_nothing(page, reader):
+    for make in (page.tag_id, page.counter_id):
+        assert [make(f"name {n}") for n in range(18)] == [*range(16), None, None]
+    for tag in range(16):
+        page.begin_tag(tag)
+    page.add_count(15, 3.0)
+    names = [f"name {n}" for n in range(16)]
+    assert list(state(page, reader).tags) == names
+    assert state(page, reader).counters == {**dict.fromkeys(names, 0.0), "name 15": 3.0}
+
+
+@given(st.text(), st.text())
+def test_names_are_one_exactly_when_they_are_stored_alike(first, second):
+    page = PageWriter(bytearray(layout.TOTAL_BYTES))
+    stored = [layout.encode_name(name, layout.NAME_BYTES) for name in (first, second)]
+    assert all(0 < len(blob) < layout.NAME_BYTES and b"\0" not in blob for blob in stored)
+    assert [blob.decode() for blob in stored]  # cut at whole characters
+    same = page.counter_id(first) == page.counter_id(second)
+    assert same == (stored[0] == stored[1])
+
+
+def test_process_groups_whose_long_names_differ_at_the_end_are_told_apart(page, reader):
+    for end in ("a", "b"):
+        page.group_row("g" * 80 + end, 2, (0, 1))
+    page.group_row("\udc80", 1)
+    names = [head.name for head in reader.heads(NOW)]
+    assert names == ["g" * 60, "g" * 60 + "#2", "?"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "phases", "waits", "ended", "source"),
+    [
+        pytest.param("", "", False, 0, wire.SOURCE_REPORTER, id="nobody yet"),
+        pytest.param("reporter", "reporter", True, 9, wire.SOURCE_REPORTER, id="all"),
+        pytest.param("reporter", "reporter", False, 0, wire.SOURCE_REPORTER, id="first attempt"),
+        pytest.param("reporter", "reporter", False, 1, "partial", id="waits undeclared"),
+        pytest.param("reporter", "", False, 1, "partial", id="steps only"),
+        pytest.param("optimizer", "reporter", False, 1, "partial", id="phases only"),
+        pytest.param("optimizer", "reporter", True, 1, wire.SOURCE_REPORTER, id="phases, waits"),
+        pytest.param("reporter", "torchft", False, 1, "torchft", id="phases by another"),
+        pytest.param("lightning", "", False, 1, "lightning", id="steps by another"),
+        pytest.param("lightning", "torchft", False, 0, "torchft", id="two others"),
+    ],
+)
+def test_the_source_is_who_gives_the_phases(page, reader, steps, phases, waits, ended, source):
+    page.write_sources(steps, phases, waits_declared=waits)
+    for attempt in range(1, ended + 1):
+        page.write_attempt(attempt, attempt, 1, 2, True)
+    assert state(page, reader).source == source
+
+
+def test_seconds_held_in_collectives_are_zero_before_any(page, reader):
+    assert reader.held_s() == 0.0

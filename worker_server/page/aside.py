@@ -1,0 +1,131 @@
+"""What the rank says beside its step and phase: notes, times, tags and counters.
+
+None of it is on the hot path of a step. Any thread may call, also from within a signal handler:
+that is why the lock is one that its holder may take again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from time import monotonic_ns
+
+from worker_server.page import layout
+
+
+class AsideWriter:
+    """The part of the page's writer that keeps what belongs to no step."""
+
+    def __init__(self, buffer: mmap.mmap | bytearray) -> None:
+        self._attach_buffer(buffer)
+        self._lock = threading.RLock()
+        self._tag_ids: dict[bytes, int] = {}
+        self._counter_ids: dict[bytes, int] = {}
+        self._tag_bits = 0
+        self._tag_depths = [0] * layout.MAX_TAGS
+        self._totals = [0.0] * layout.MAX_COUNTERS
+        self._note_stamps = [0] * len(layout.NOTE_SLOT_BYTES)
+        self._time_counts = [0] * layout.MAX_TIMES
+        self._time_sums = [0] * layout.MAX_TIMES
+
+    def _attach_buffer(self, buffer: mmap.mmap | bytearray) -> None:
+        self._buffer = buffer
+        self._bytes = memoryview(buffer)
+        self._words = self._bytes.cast("q")
+        end = layout.COUNTER_WORD + layout.MAX_COUNTERS
+        self._counters = self._words[layout.COUNTER_WORD : end].cast("B").cast("d")
+
+    def detach(self) -> None:
+        """From now on write into private memory: what a forked child does is not the rank's."""
+        self._attach_buffer(bytearray(layout.TOTAL_BYTES))
+        self._lock = threading.RLock()  # another thread may have held it at the fork
+
+    # -- notes ------------------------------------------------------------------------------
+
+    def write_note(self, kind: int, text: str) -> None:
+        """Leave a text for whoever reads the page later; it replaces the former of its kind.
+
+        What does not fit is cut at the end.
+        """
+        size = layout.NOTE_SLOT_BYTES[kind]
+        room = size - layout.NOTE_HEADER_BYTES
+        blob = text[:room].encode(errors="replace")
+        if len(text) > room or len(blob) > room:
+            end = layout.NOTE_CUT.encode()
+            blob = blob[: room - len(end)].decode(errors="ignore").encode() + end
+        with self._lock:
+            self._note_stamps[kind] = stamp = self._note_stamps[kind] + 1
+            offset = layout.NOTE_OFFSETS[kind] + (stamp & 1) * size
+            word = offset // layout.WORD
+            self._words[word] = stamp
+            self._words[word + 1] = monotonic_ns()
+            self._words[word + 2] = len(blob)
+            start = offset + layout.NOTE_HEADER_BYTES
+            self._bytes[start : start + len(blob)] = blob
+            self._words[word + 3] = stamp
+
+    # -- times --------------------------------------------------------------------------------
+
+    def add_time(self, kind: int, seconds: float) -> None:
+        """Count one more checkpoint staged, loaded, quorum found or group reconfigured."""
+        spent_ns = max(0, int(seconds * 1e9))
+        with self._lock:
+            self._time_counts[kind] = stamp = self._time_counts[kind] + 1
+            self._time_sums[kind] = total = self._time_sums[kind] + spent_ns
+            word = layout.TIME_WORD + (2 * kind + (stamp & 1)) * layout.TIME_SLOT_WORDS
+            self._words[word] = stamp
+            self._words[word + 1] = total
+            self._words[word + 2] = spent_ns
+            self._words[word + 3] = stamp
+
+    # -- tags and counters ------------------------------------------------------------------
+
+    def tag_id(self, name: str) -> int | None:
+        """Number of a tag, kept for the life of the page; None past 16 names."""
+        return self._name(
+            name, self._tag_ids, layout.MAX_TAGS, layout.TAG_NAME_OFFSET, layout.W_TAGS
+        )
+
+    def begin_tag(self, tag: int) -> None:
+        """Turn a tag on; it stays on until it was ended as often as it was begun."""
+        with self._lock:
+            self._tag_depths[tag] += 1
+            self._tag_bits = bits = self._tag_bits | 1 << tag
+            self._words[layout.W_TAG_BITS] = bits
+
+    def end_tag(self, tag: int) -> None:
+        """Turn a tag off where it was turned on last."""
+        with self._lock:
+            self._tag_depths[tag] -= 1
+            if self._tag_depths[tag] <= 0:
+                self._tag_depths[tag] = 0
+                self._tag_bits = bits = self._tag_bits & ~(1 << tag)
+                self._words[layout.W_TAG_BITS] = bits
+
+    def counter_id(self, name: str) -> int | None:
+        """Number of a counter, kept for the life of the page; None past 16 names."""
+        return self._name(
+            name, self._counter_ids, layout.MAX_COUNTERS, layout.COUNTER_NAME_OFFSET,
+            layout.W_COUNTERS,
+        )  # fmt: skip
+
+    def add_count(self, counter: int, amount: float) -> None:
+        """Count up."""
+        with self._lock:
+            self._totals[counter] = total = self._totals[counter] + amount
+            self._counters[counter] = total
+
+    def _name(
+        self, name: str, known: dict[bytes, int], limit: int, offset: int, count_word: int
+    ) -> int | None:
+        blob = layout.encode_name(name, layout.NAME_BYTES)
+        with self._lock:
+            number = known.get(blob, len(known))
+            if number >= limit:
+                return None
+            if number == len(known):
+                at = offset + number * layout.NAME_BYTES
+                self._bytes[at : at + len(blob)] = blob
+                self._words[count_word] = number + 1
+                known[blob] = number
+        return number

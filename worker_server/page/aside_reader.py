@@ -1,0 +1,88 @@
+"""The sidecar's side of what the rank says beside its step and phase."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from worker_server import wire
+from worker_server.page import layout
+from worker_server.page.mapped import NS, MappedPage
+
+
+class AsideReader(MappedPage):
+    """Notes, times, tags, counters, and who reports."""
+
+    def note(self, kind: int, now_ns: int) -> tuple[str, float] | None:
+        """The last text of this kind and its age in seconds; None when there is none."""
+        size = layout.NOTE_SLOT_BYTES[kind]
+
+        def read() -> tuple[int, int, bytes] | None:
+            whole = []
+            for offset in (layout.NOTE_OFFSETS[kind], layout.NOTE_OFFSETS[kind] + size):
+                word = offset // layout.WORD
+                last = self._words[word + 3]
+                since = self._words[word + 1]
+                length = min(max(0, self._words[word + 2]), size - layout.NOTE_HEADER_BYTES)
+                start = offset + layout.NOTE_HEADER_BYTES
+                blob = self._map[start : start + length]
+                if self._words[word] == last:
+                    whole.append((last, since, blob))
+            return max(whole) if whole else None
+
+        newest = self._retry(read)
+        if newest is None or not newest[0]:
+            return None
+        _, since, blob = newest
+        return blob.decode(errors="replace"), max(0, now_ns - since) * NS
+
+    def times(self) -> Mapping[str, tuple[int, float, float]]:
+        """By name: how often it was done, seconds in all, seconds of the last; only those done."""
+        rows = {name: self._time(kind) for kind, name in enumerate(layout.TIME_NAMES)}
+        return {name: row for name, row in rows.items() if row[0]}
+
+    def _time(self, kind: int) -> tuple[int, float, float]:
+        def read() -> tuple[int, int, int] | None:
+            whole = []
+            for n in (0, 1):
+                word = layout.TIME_WORD + (2 * kind + n) * layout.TIME_SLOT_WORDS
+                stamp = self._words[word + 3]
+                total, last_ns = self._words[word + 1], self._words[word + 2]
+                if self._words[word] == stamp:
+                    whole.append((stamp, total, last_ns))
+            return max(whole) if whole else None
+
+        count, total, last_ns = self._retry(read) or (0, 0, 0)
+        return count, total * NS, last_ns * NS
+
+    def tags(self) -> tuple[str, ...]:
+        """What the rank does over and above its phase."""
+        bits = self._words[layout.W_TAG_BITS]
+        names = self._names(layout.TAG_NAME_OFFSET, layout.W_TAGS, layout.MAX_TAGS)
+        return tuple(name for n, name in enumerate(names) if bits >> n & 1)
+
+    def counters(self) -> dict[str, float]:
+        """Counters of the user's own."""
+        names = self._names(layout.COUNTER_NAME_OFFSET, layout.W_COUNTERS, layout.MAX_COUNTERS)
+        end = layout.COUNTER_WORD + layout.MAX_COUNTERS
+        totals = self._words[layout.COUNTER_WORD : end].cast("B").cast("d")
+        pairs = ((name, totals[n]) for n, name in enumerate(names))
+        return {name: total for name, total in pairs if math.isfinite(total)}
+
+    def source(self) -> str:
+        """Who reports, as `wire.StepState.source` has it."""
+        steps = self._string(self._words[layout.W_STEP_SOURCE])
+        phases = self._string(self._words[layout.W_PHASE_SOURCE])
+        speaker = phases or steps or wire.SOURCE_REPORTER
+        if speaker != wire.SOURCE_REPORTER:
+            return speaker
+        first = not self._words[layout.W_ENDED]
+        return speaker if first or self._words[layout.W_WAITS_DECLARED] else layout.SOURCE_PARTIAL
+
+    def held_s(self) -> float:
+        """Seconds in which the rank was held inside of collectives and no phase said so."""
+        first = (layout.GROUP_OFFSET + layout.GROUP_HEAD_OFFSET) // layout.WORD
+        count = min(self._words[layout.W_GROUPS], layout.MAX_GROUPS)
+        stride = layout.GROUP_BYTES // layout.WORD
+        held = layout.GROUP_HEAD_WORDS - 1
+        return sum(self._words[first + n * stride + held] for n in range(count)) * NS
