@@ -86,8 +86,8 @@ def _new_page(folder: Path, identity: wire.Identity) -> tuple[run_dir.RankFiles,
 def _say_what_is_missing(identity: wire.Identity, environ: Mapping[str, str]) -> None:
     if identity.host.startswith(POD) and environ.get("LOCAL_RANK", "0") == "0":
         _warn(
-            f"lightkeeper does not know the node of {identity.host}: quarantine cannot keep a group "
-            "off it; set LIGHTKEEPER_HOST from spec.nodeName"
+            f"lightkeeper does not know the node of {identity.host}, so quarantine cannot keep "
+            "anybody off it: set LIGHTKEEPER_HOST from spec.nodeName"
         )
 
 

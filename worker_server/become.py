@@ -17,7 +17,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, TracebackType
 
 _USAGE_STATUS = 2
-_OURS = (__file__, os.path.join(os.path.dirname(__file__), "__main__.py"))  # noqa: PTH118, PTH120
+_OURS = (__file__, os.path.join(os.path.dirname(__file__), "__main__.py"))
 _KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__")
 
 
@@ -151,13 +151,13 @@ def _program(kind: str, name: str) -> Callable[[], None]:
         _set_path("")
         return lambda: _exec(compile(name, "<string>", "exec", dont_inherit=True))
     # Not pathlib: python neither resolves nor normalises what it calls __file__.
-    path = os.path.join(os.getcwd(), name)  # noqa: PTH118, PTH109
-    if os.path.isdir(path) or zipfile.is_zipfile(path):  # noqa: PTH112
+    path = os.path.join(os.getcwd(), name)
+    if os.path.isdir(path) or zipfile.is_zipfile(path):
         _set_path(path)
         return lambda: _run_as_main("__main__")
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "rb") as file:
         source = file.read()
-    _set_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    _set_path(os.path.dirname(os.path.realpath(path)))
     return lambda: _exec(compile(source, path, "exec", dont_inherit=True), path)
 
 
@@ -182,8 +182,8 @@ def _run(program: Callable[[], None]) -> int:
 
 
 def _run_as_main(module: str) -> None:
-    """What `python -m` itself calls, in 3.11 to 3.14 under this name."""
-    run: Callable[[str, bool], object] = runpy._run_module_as_main  # type: ignore[attr-defined]  # noqa: SLF001
+    """The function that `python -m` itself calls: private, and the only one of its effect."""
+    run: Callable[[str, bool], object] = runpy._run_module_as_main  # type: ignore[attr-defined]
     run(module, module != "__main__")
 
 

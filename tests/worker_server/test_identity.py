@@ -25,8 +25,8 @@ SRUN = {
     "SLURM_NODEID": "1", "SLURMD_NODENAME": "gpu018",
 }  # fmt: skip
 ARRAY = {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
-HET = {"SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "4711", "SLURM_JOB_ID_HET_GROUP_1": "4712",
-       "SLURM_JOB_ID": "4712", "SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "5"}  # fmt: skip
+HET = {"SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "4711",
+       "SLURM_JOB_ID_HET_GROUP_1": "4712", "SLURM_JOB_ID": "4712", "SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "5"}  # fmt: skip
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "6", "OMPI_COMM_WORLD_SIZE": "8"}
 PMI = {"PMI_RANK": "1", "PMI_SIZE": "2"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-3-x7"}
@@ -119,7 +119,7 @@ PYTHON = ("/usr/bin/python3", "train.py")
         pytest.param(INDEXED_JOB, PYTHON, True, id="indexed-job"),
         pytest.param({**POD, "JOB_COMPLETION_INDEX": "0"}, PYTHON, True, id="indexed-job-no-size"),
         pytest.param(OPEN_MPI, PYTHON, True, id="open-mpi"),
-        pytest.param(SRUN, ("python", "/opt/bin/torchrun", "train.py"), False, id="torchrun-itself"),
+        pytest.param(SRUN, ("python", "/bin/torchrun", "x.py"), False, id="torchrun-itself"),
         pytest.param(SRUN, ("python", "-m", "torch.distributed.run"), False, id="and-by-module"),
         pytest.param({**POD, "RANK": "0", "WORLD_SIZE": "2"}, ("python", "-u", "/bin/torchrun"),
                      False, id="torchrun-in-a-pod-of-an-operator-that-sets-rank"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import pickle
 import subprocess
 import sys
+import tomllib
 from types import SimpleNamespace
 
 import pytest
@@ -154,7 +156,7 @@ def test_evaluation_and_checkpoints_between_batches_are_declared(following):
 
 
 def test_a_checkpoint_that_fails_ends_its_phase_and_fails_as_it_fails(following):
-    callback, trainer, told = following
+    _, trainer, told = following
     with pytest.raises(TypeError):
         trainer.save_checkpoint()
     assert told.said == ["<checkpoint", "checkpoint>"]
@@ -162,11 +164,11 @@ def test_a_checkpoint_that_fails_ends_its_phase_and_fails_as_it_fails(following)
 
 def test_a_hook_that_fails_is_one_warning_and_the_end_of_our_hooks(following):
     callback, _, told = following
-    with pytest.warns(RuntimeWarning, match="stopped following Lightning") as caught:
+    with pytest.warns(RuntimeWarning, match="stopped following Lightning"):
         callback.on_train_batch_start(object())
-        callback.on_train_batch_start(object())
-        callback.on_validation_start()
-    assert (len(caught), told.said) == (1, [])
+    callback.on_train_batch_start(object())  # a second warning would be an error here
+    callback.on_validation_start()
+    assert told.said == []
 
 
 ASK = """
@@ -214,7 +216,7 @@ def test_the_callback_is_of_lightnings_kind_and_survives_being_sent_to_a_spawned
 def titan():
     """A structured logger as torchtitan has it, with our handler and what it was told."""
     told, logger = WrittenDown(), logging.Logger("stands for torchtitan's")
-    logger.addHandler(torchtitan.SpanHandler(told))
+    logger.addHandler(torchtitan.SpanHandler(told, told.close))
 
     def log(name, step=None, *, event=None, value=None, task=None, kind="event"):
         extra = {"log_type": kind, "log_type_name": name, "event_name": event, "step": step,
@@ -258,6 +260,14 @@ def test_the_fault_tolerant_trainer_has_phases_and_leaves_the_steps_to_torchft(t
     ]  # fmt: skip
 
 
+def test_a_training_that_took_its_process_groups_down_is_over(titan):
+    log, told = titan
+    log("torch_distributed_teardown_start")
+    assert not told.closed
+    log("torch_distributed_teardown_end")
+    assert told.closed
+
+
 def test_spans_of_asyncio_tasks_and_ends_without_a_beginning_are_left_alone(titan):
     log, told = titan
     log("fwd_bwd_start", 1, task="Task-1")
@@ -266,11 +276,54 @@ def test_spans_of_asyncio_tasks_and_ends_without_a_beginning_are_left_alone(tita
     assert told.said == []
 
 
+FACTORY = "worker_server.integrations.torchtitan.handler"
+
+
+@pytest.mark.parametrize(
+    ("factories", "says"),
+    [(FACTORY, "jsonl 3 training out"), (f"{FACTORY},other.factory", "")],
+    ids=["ours alone", "beside another"],
+)
+def test_torchtitans_own_jsonl_goes_on_where_ours_was_all_that_was_asked_for(
+    tmp_path, factories, says
+):
+    folder = tmp_path / "torchtitan" / "observability" / "structured_logger"
+    folder.mkdir(parents=True)
+    (folder / "jsonl_handler.py").write_text(
+        "def register_jsonl_handler(*, structured_logger, rank, source, output_dir, **_):\n"
+        "    print('jsonl', rank, source, output_dir)\n"
+    )
+    code = (
+        f"import logging; from {FACTORY.rpartition('.')[0]} import handler\n"
+        "logger = logging.Logger('x')\n"
+        "handler(structured_logger=logger, rank=3, source='training', output_dir='out')\n"
+        "assert len(logger.handlers) == 1\n"
+    )
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**own, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
+             "LIGHTKEEPER": "0", "TITAN_STRUCT_LOGGER_HANDLERS": factories},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == (says, "")
+
+
+def test_the_entry_points_are_functions_that_are_there():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert sorted(points) == [
+        "lightning.fabric.callbacks_factory", "lightning.pytorch.callbacks_factory",
+        "pytorch_lightning.callbacks_factory", "torch.backends",
+    ]  # fmt: skip
+    for entry in points.values():
+        module, _, name = entry["lightkeeper"].partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
 def test_a_source_that_breaks_is_one_warning_and_training_logs_on():
     logger = logging.Logger("stands for torchtitan's")
-    logger.addHandler(torchtitan.SpanHandler(object()))
+    logger.addHandler(torchtitan.SpanHandler(object(), print))
     extra = {"log_type": "event", "log_type_name": "step_start", "step": 1}
-    with pytest.warns(RuntimeWarning, match="stopped reading torchtitan's spans") as caught:
+    with pytest.warns(RuntimeWarning, match="stopped reading torchtitan's spans"):
         logger.info("text", extra=extra)
-        logger.info("text", extra=extra)
-    assert len(caught) == 1
+    logger.info("text", extra=extra)  # a second warning would be an error here

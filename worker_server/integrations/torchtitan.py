@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from worker_server.complaint import complain
@@ -36,6 +37,8 @@ _PHASES = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "profiler",
 }
+_OVER = "torch_distributed_teardown_end"
+"""Only a training that succeeded takes its process groups down."""
 _TOKENS = "local_valid_tokens"
 _LOSSES = ("loss", "train.loss", "local_loss")
 
@@ -46,7 +49,8 @@ def handler(*, structured_logger: logging.Logger, rank: int, source: str, output
         from worker_server import attach  # noqa: PLC0415  torchtitan imports us by name
 
         reporter: Any = attach()
-        structured_logger.addHandler(SpanHandler(reporter.from_source("torchtitan")))
+        spans = SpanHandler(reporter.from_source("torchtitan"), reporter.close)
+        structured_logger.addHandler(spans)
     except Exception as exc:  # noqa: BLE001  training goes on without us
         complain(f"lightkeeper sees no spans of torchtitan: {exc!r}", stacklevel=3)
     named = [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
@@ -66,9 +70,10 @@ def _write_jsonl(logger: logging.Logger, rank: int, source: str, output_dir: str
 class SpanHandler(logging.Handler):
     """Turns records into steps and phases; never raises."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, close: Callable[[], None]) -> None:
         super().__init__(logging.INFO)
         self._source = source
+        self._close = close
         self._spans = Spans(source)
         self._tokens = 0
         self._loss: float | None = None
@@ -95,7 +100,9 @@ class SpanHandler(logging.Handler):
                 self._note(said.get("event_name"), said.get("value"))
             return
         span, _, what = name.rpartition("_")
-        if span == "step":
+        if name == _OVER:
+            self._close()
+        elif span == "step":
             self._step(what, said.get("step"))
         elif span in _PHASES:
             if what == "start":
