@@ -270,7 +270,7 @@ class _Recorder:
     def __init__(self, reporter: Reporter) -> None:
         self.inside = _Inside()
         self.page: PageWriter = reporter.page
-        self._loop = reporter.loop
+        self._facts = reporter.loop.facts
         self._rows: dict[int, tuple[Callable[[], Any], GroupRow | None]] = {}
         self._sites: dict[tuple[CodeType, int], int] = {}
         self._shapes: dict[tuple[Any, Any], bytes] = {}
@@ -309,8 +309,8 @@ class _Recorder:
                 self._text(dtype_in or dtype_out) if dtype_in or dtype_out else layout.NO_STRING,
                 self._reduce_op(values.get("op")) if op.reduces else layout.NO_STRING,
                 root,
-                self._loop.step,
-                self._loop.attempt,
+                self._facts.step,
+                self._facts.attempt,
                 self._site(),
                 is_async,
                 self._shape_text(sizes_in, sizes_out),

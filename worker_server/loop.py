@@ -7,12 +7,12 @@ commit: each attempt ends exactly once, so that the steps ring has them all.
 
 from __future__ import annotations
 
-import math
+from math import isfinite
 from time import monotonic_ns
 
 from worker_server.complaint import complain
 from worker_server.page import layout
-from worker_server.page.writer import PageWriter
+from worker_server.page.writer import PageWriter, StepFacts
 
 
 class Loop:
@@ -20,10 +20,9 @@ class Loop:
 
     def __init__(self, page: PageWriter) -> None:
         self.page = page
+        self.facts = StepFacts()
+        """As they are now; the collective ring reads step and attempt."""
         self.on = True
-        self.step = layout.NONE
-        """The step being worked on; the collective ring reads it."""
-        self.attempt = 0
         self.due = False
         """Whether the next phase begins an attempt: the loop tells only the ends of its steps."""
         self.outer: list[int] = []
@@ -32,59 +31,57 @@ class Loop:
         self._open = False
         self._begin_ns = 0
         self._end_ns = 0
-        self._commits = 0
-        self._committed_step = layout.NONE
-        self._failures = 0
-        self._last_commit_ns = layout.NONE
-        self._tokens = 0
-        self._loss_kind = layout.LOSS_ABSENT
-        self._loss = 0.0
 
     def begin(self, step: int) -> None:
         """An attempt begins; that is progress, whatever the phase."""
-        page = self.page
+        page, facts = self.page, self.facts
         now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
         if self._open:
-            page.write_attempt(self.attempt, self.step, self._begin_ns, now, False)
-        self.step = step
-        self.attempt += 1
+            page.write_attempt(facts.attempt, facts.step, self._begin_ns, now, 0)
+        facts.step = step
+        facts.attempt += 1
         self.due = False
         self._open = True
         self._begin_ns = now
-        self._write()
+        if self.manager is not None:
+            self._read_manager(facts)
+        page.write_step(facts)
 
     def begin_next(self) -> None:
         """An attempt begins with a phase: of the next step, or of the same again."""
-        self.begin(self.step + 1 if self._committed_step == self.step else self.step)
+        facts = self.facts
+        self.begin(facts.step + 1 if facts.committed_step == facts.step else facts.step)
 
     def end(self, step: int, committed: bool, loss: float | None, tokens: int) -> None:
         """The open attempt ends, or one that began where the former ended."""
-        page = self.page
+        page, facts = self.page, self.facts
         if self._open:
             now = monotonic_ns()
         else:
             now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
             self._begin_ns = self._end_ns or now
-            self.attempt += 1
-        self.step = step
+            facts.attempt += 1
+        facts.step = step
         if committed:
-            self._commits += 1
-            self._committed_step = step
-            self._tokens += tokens
-            self._last_commit_ns = now
+            facts.commits += 1
+            facts.committed_step = step
+            facts.tokens += tokens
+            facts.last_commit_ns = now
         else:
-            self._failures += 1
+            facts.failures += 1
         if loss is not None:
-            self._loss = loss
-            self._loss_kind = layout.LOSS_FINITE if math.isfinite(loss) else layout.LOSS_NOT_FINITE
+            facts.loss = loss
+            facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
         self._open = False
         self._end_ns = now
-        page.write_attempt(self.attempt, step, self._begin_ns, now, committed)
-        self._write()
+        if self.manager is not None:
+            self._read_manager(facts)
+        page.write_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
+        page.write_step(facts)
 
     def rest(self) -> int:
         """The phase outside of every named one."""
-        return layout.PHASE_OTHER if self.attempt else layout.PHASE_INIT
+        return layout.PHASE_OTHER if self.facts.attempt else layout.PHASE_INIT
 
     def disable(self, why: BaseException) -> None:
         """Report nothing any more; says so once."""
@@ -92,28 +89,7 @@ class Loop:
             self.on = False
             complain(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
 
-    def _write(self) -> None:
-        quorum, participants, healing, errored, replica = (
-            _NO_MANAGER if self.manager is None else self._read_manager()
-        )
-        self.page.write_step(
-            self.step,
-            self.attempt,
-            self._commits,
-            self._last_commit_ns,
-            quorum,
-            participants,
-            healing,
-            errored,
-            replica,
-            self._tokens,
-            self._loss_kind,
-            self._loss,
-            self._committed_step,
-            self._failures,
-        )
-
-    def _read_manager(self) -> tuple[int, int, bool, bool, int]:
+    def _read_manager(self, facts: StepFacts) -> None:
         """Plain attributes only: the Manager's methods wait for the quorum."""
         manager = self.manager
         quorum = getattr(manager, "_quorum_id", None)
@@ -122,16 +98,12 @@ class Loop:
             quorum = participants = layout.NONE
         elif not isinstance(participants, int):
             participants = layout.NONE
+        facts.quorum_id = quorum
+        facts.participants = participants
+        facts.healing = bool(getattr(manager, "_healing", False))
+        facts.errored = getattr(manager, "_errored", None) is not None
         replica = getattr(getattr(manager, "_logger", None), "_replica_id", None)
         if not isinstance(replica, str):
             replica = getattr(manager, "_replica_id", None)
-        return (
-            quorum,
-            participants,
-            bool(getattr(manager, "_healing", False)),
-            getattr(manager, "_errored", None) is not None,
-            self.page.intern(replica) if isinstance(replica, str) else layout.NO_STRING,
-        )
-
-
-_NO_MANAGER = layout.NONE, layout.NONE, False, False, layout.NO_STRING
+        named = self.page.intern(replica) if isinstance(replica, str) else layout.NO_STRING
+        facts.replica_id = named

@@ -154,7 +154,7 @@ class Voice:
         try:
             outer = self._outer
             back = outer.pop() if outer else layout.PHASE_OTHER
-            if not outer and self._loop.attempt:
+            if not outer and self._loop.facts.attempt:
                 back = layout.PHASE_OTHER  # the first step began inside of a phase
             self._page.change_phase(back)
         except Exception as exc:  # noqa: BLE001
@@ -173,7 +173,7 @@ class Voice:
         if self._steps_thread != get_ident() and not self._take_steps():
             return
         try:
-            self._loop.begin(int(step))
+            self._loop.begin(step if step.__class__ is int else int(step))
         except Exception as exc:  # noqa: BLE001
             self._disable(exc)
 
@@ -184,8 +184,11 @@ class Voice:
         if self._steps_thread != get_ident() and not self._take_steps():
             return
         try:
-            value = None if loss is None else float(loss)
-            self._loop.end(int(step), committed, value, int(tokens))
+            if loss is not None and loss.__class__ is not float:
+                loss = float(loss)
+            if step.__class__ is not int or tokens.__class__ is not int:
+                step, tokens = int(step), int(tokens)
+            self._loop.end(step, committed, loss, tokens)
         except Exception as exc:  # noqa: BLE001
             self._disable(exc)
 
@@ -193,14 +196,9 @@ class Voice:
         self, step: int, loss: float | None = None, tokens: int = 0, committed: bool = True
     ) -> None:
         """A step ended, for loops that say no more: the next begins where this one ended."""
-        if self._steps_thread != get_ident() and not self._take_steps():
-            return
-        try:
-            value = None if loss is None else float(loss)
-            self._loop.end(int(step), committed, value, int(tokens))
+        self.end_step(step, committed=committed, loss=loss, tokens=tokens)
+        if self._steps_thread == get_ident():
             self._loop.due = True
-        except Exception as exc:  # noqa: BLE001
-            self._disable(exc)
 
     # -- who is heard -----------------------------------------------------------------------
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.ranks import ROOT
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
+from worker_server.page.writer import PageWriter, StepFacts
 
 NOW = 10**15
 """Later than any real CLOCK_MONOTONIC, so that ages are positive."""
@@ -43,7 +38,8 @@ def reader(page, tmp_path):
 
 def write_step(page, n, loss_kind=layout.LOSS_FINITE):
     replica = page.intern("rg:x")
-    page.write_step(n, n, n, NOW - 1, n, n, False, True, replica, n, loss_kind, n, n, n)
+    facts = StepFacts(n, n, n, NOW - 1, n, n, False, True, replica, n, loss_kind, n, n, n)
+    page.write_step(facts)
 
 
 def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
@@ -88,13 +84,13 @@ def test_a_loss_that_is_not_there_and_one_that_is_not_finite_differ(
 
 
 def test_absent_numbers_are_none_and_not_zero(page, reader):
-    none = layout.NONE
-    page.write_step(1, 1, 0, none, none, none, False, False, 0, 0, layout.LOSS_ABSENT, 0.0, none, 0)
+    page.write_step(StepFacts(step=1, attempt=1))
     state = reader.step_state(NOW)
     assert state.last_commit_age_s is None
     assert state.quorum_id is None
     assert state.participants is None
     assert state.replica_id is None
+    assert state.committed_step is None
 
 
 def test_phases_count_as_progress_and_add_up_their_seconds(page, reader):
@@ -263,56 +259,3 @@ def test_shapes_that_do_not_fit_are_cut_at_a_whole_shape(sizes):
     sizes_in, sizes_out = layout.decode_shapes(text.decode())
     assert sizes_in == tuple(sizes[: len(sizes_in)])
     assert sizes_out == tuple(sizes[: len(sizes_out)])
-
-
-FULL_SPEED = """
-import sys
-from pathlib import Path
-from worker_server.page import layout
-from worker_server.page.writer import PageWriter
-from tests.worker_server.test_page import identity, write_step, enter
-page = PageWriter.create(Path(sys.argv[1]), identity(), 1)
-row = page.group_row("default", 2)
-phases = [page.phase_id(name) for name in ("data", "forward")]
-print("go", flush=True)
-n = 0
-while True:
-    n += 1
-    write_step(page, n)
-    page.change_phase(phases[n % 2])
-    page.leave(row, *enter(page, row, attempt=n))
-"""
-
-
-@pytest.mark.integration
-def test_reads_under_a_writer_at_full_speed_and_after_its_death_are_whole(tmp_path):
-    path = Path(tmp_path) / "fast.page"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", FULL_SPEED, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert writer.stdout.readline() == "go\n"
-        reader = PageReader(path)
-        last = -1
-        for _ in range(3000):
-            state = reader.step_state(time.monotonic_ns())
-            assert state is None or state.step >= last
-            if state is not None:
-                last = state.step
-                numbers = {state.step, state.attempt, state.commits, state.quorum_id, state.loss}
-                assert len(numbers) == 1 or state.attempt == 0
-            (head,) = reader.heads(time.monotonic_ns())
-            assert 0 <= head.enqueued - head.completed <= 1 or head.enqueued == 0
-        entries, _ = reader.ring(time.monotonic_ns())
-        assert all(entry.seq == entry.attempt for entry in entries)
-        assert last > 100
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait(10)
-        writer.stdout.close()
-    state = reader.step_state(time.monotonic_ns())
-    assert state.step == state.attempt == state.commits
-    assert len(reader.ring(time.monotonic_ns())[0]) >= layout.RING_SLOTS - 1

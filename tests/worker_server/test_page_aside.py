@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.test_page import NOW, identity
+from tests.worker_server.test_page import NOW, enter, identity
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
@@ -175,5 +175,15 @@ def test_the_source_is_who_gives_the_phases(page, reader, steps, phases, waits, 
     assert state(page, reader).source == source
 
 
-def test_seconds_held_in_collectives_are_zero_before_any(page, reader):
+def test_seconds_held_in_collectives_count_where_no_phase_says_that_it_waits(page, reader):
+    row = page.group_row("default", 2)
+    page.change_phase(page.phase_id("communication"))
+    page.leave(row, *enter(page, row))
+    launched = enter(page, row, is_async=True)
     assert reader.held_s() == 0.0
+    page.change_phase(page.phase_id("forward"))
+    page.hold(row, launched[1])
+    page.leave(row, *launched)
+    waited_s = reader.held_s()
+    page.leave(row, *enter(page, row))
+    assert 0 < waited_s < reader.held_s() < 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -143,9 +145,307 @@ def test_a_loss_that_is_no_number_does_not_reach_training(reporter):
 
 def test_a_null_reporter_takes_every_call():
     reporter = NullReporter()
-    with reporter.phase("data"), reporter.phase("data"):
-        reporter.begin_step(0)
-        reporter.end_step(0, committed=True, loss=1.0, tokens=2)
+    for voice in (reporter, reporter.from_source("torchft")):
+        with voice.phase("data"), voice.phase("data"), voice.tag("warmup"):
+            voice.begin_step(0)
+            voice.end_step(0, committed=True, loss=1.0, tokens=2)
+            voice.step(1, loss=1.0)
+            voice.count("skipped", 3)
     reporter.observe_manager(object())
     reporter.close()
     assert reporter.url is None
+
+
+def test_failures_are_attempts_that_ended_without_a_commit(reporter, read):
+    for step, committed in ((4, True), (5, False), (5, False)):
+        reporter.begin_step(step)
+        reporter.end_step(step, committed=committed)
+    state = read()
+    assert (state.commits, state.commit_failures, state.committed_step) == (1, 2, 4)
+
+
+def test_the_last_committed_step_is_unknown_before_the_first(reporter, read):
+    reporter.begin_step(7)
+    assert (read().committed_step, read().commit_failures) == (None, 0)
+
+
+# -- the one-call form ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(page, tmp_path):
+    reader = PageReader(tmp_path / "a.page")
+
+    def steps():
+        found, dropped = reader.steps(0, NOW)
+        assert dropped == 0
+        return found
+
+    return steps
+
+
+def test_one_call_a_step_is_enough(reporter, read, rows):
+    progress = []
+    for step in range(3):
+        reporter.step(step, loss=0.5, tokens=8)
+        progress.append(read().progress)
+    state = read()
+    assert (state.step, state.attempt, state.commits, state.tokens) == (2, 3, 3, 24)
+    assert (state.committed_step, state.loss, state.phase) == (2, 0.5, "other")
+    assert progress == sorted(set(progress))
+    first, second, third = rows()
+    assert first.duration_s == 0.0  # nobody knows when it began
+    assert second.duration_s == pytest.approx(first.end_age_s - second.end_age_s, abs=1e-8)
+    assert third.duration_s == pytest.approx(sum(third.seconds.values()), abs=1e-8)
+
+
+def test_after_one_call_the_next_attempt_begins_with_the_next_phase(reporter, read, rows):
+    reporter.step(4)
+    with reporter.phase("data"):
+        assert (read().attempt, read().step) == (2, 5)
+    with reporter.phase("forward"):
+        assert read().attempt == 2
+    reporter.step(5, committed=False)
+    with reporter.phase("data"):
+        assert (read().attempt, read().step) == (3, 5)  # the same again
+    assert [(row.attempt, row.step, row.committed) for row in rows()] == [
+        (1, 4, True), (2, 5, False),
+    ]  # fmt: skip
+
+
+def test_phases_between_an_end_and_a_beginning_begin_nothing(reporter, read):
+    reporter.begin_step(0)
+    reporter.end_step(0)
+    with reporter.phase("evaluation"):
+        assert read().attempt == 1
+    reporter.begin_step(1)
+    assert read().attempt == 2
+
+
+def test_a_step_that_is_begun_and_then_told_in_one_call_is_one_attempt(reporter, rows):
+    reporter.begin_step(0)
+    reporter.step(0)
+    assert [row.attempt for row in rows()] == [1]
+
+
+def test_an_attempt_that_is_given_up_ends_when_the_next_begins(reporter, read, rows):
+    for step in (0, 0, 1):
+        reporter.begin_step(step)
+    reporter.end_step(1)
+    assert [(row.attempt, row.committed) for row in rows()] == [(1, False), (2, False), (3, True)]
+    assert read().commit_failures == 0  # nobody tried to commit
+
+
+def test_an_end_without_a_beginning_is_an_attempt(reporter, read, rows):
+    reporter.end_step(3)
+    reporter.end_step(4)
+    assert [row.step for row in rows()] == [3, 4]
+    assert read().attempt == 2
+
+
+def test_steps_inside_of_one_long_phase_are_progress(reporter, read):
+    with reporter.phase("forward"):
+        before = read()
+        reporter.begin_step(0)
+        assert (read().phase, read().progress) == ("forward", before.progress + 1)
+
+
+# -- tags and counters ------------------------------------------------------------------------
+
+
+def test_a_tag_lasts_as_long_as_its_outermost_block(reporter, read):
+    reporter.begin_step(0)
+    with reporter.tag("warmup"):
+        with reporter.tag("profiled"), reporter.tag("warmup"):
+            assert read().tags == ("warmup", "profiled")
+        assert read().tags == ("warmup",)
+    assert read().tags == ()
+
+
+def test_counters_only_grow(reporter, read):
+    reporter.begin_step(0)
+    reporter.count("skipped")
+    reporter.count("skipped", 3)
+    reporter.count("seen", 0.5)
+    assert read().counters == {"skipped": 4.0, "seen": 0.5}
+
+
+def again(times, call):
+    for n in range(times):
+        call(n)
+
+
+@pytest.mark.parametrize(
+    "amount", [-1, float("nan"), float("inf"), "x", None], ids=["negative", "nan", "inf", "text",
+    "none"],
+)  # fmt: skip
+def test_what_cannot_be_counted_is_ignored_with_one_warning(reporter, read, amount):
+    reporter.begin_step(0)
+    reporter.count("seen", 2)
+    with pytest.warns(RuntimeWarning, match="seen") as seen:
+        again(5, lambda _: reporter.count("seen", amount))
+    assert len(seen) == 1
+    reporter.count("seen", 1)
+    assert read().counters == {"seen": 3.0}
+
+
+@pytest.mark.parametrize("what", ["counters", "tags"])
+def test_the_seventeenth_is_dropped_with_one_warning(reporter, read, what):
+    def use(name):
+        if what == "counters":
+            reporter.count(name)
+        else:
+            with reporter.tag(name):
+                pass
+
+    reporter.begin_step(0)
+    for n in range(16):
+        use(f"name {n}")
+    with pytest.warns(RuntimeWarning, match=f"keeps 16 {what}") as seen:
+        again(24, lambda n: use(f"one more {n}"))
+    assert len(seen) == 1
+    assert len(read().counters) == (16 if what == "counters" else 0)
+
+
+def test_counting_in_many_threads_loses_nothing(reporter, read):
+    def count():
+        for _ in range(2000):
+            reporter.count("seen")
+
+    reporter.begin_step(0)
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read().counters == {"seen": 8000.0}
+
+
+@pytest.mark.parametrize("name", [None, ["x"], "a\0b", "\udc80", "", "x" * 500])
+def test_no_name_reaches_training_as_an_error(reporter, name, recwarn):
+    with reporter.phase(name), reporter.tag(name):
+        reporter.count(name)
+    assert all(warning.category is RuntimeWarning for warning in recwarn)
+
+
+def test_names_that_are_new_in_every_step_do_not_fill_the_memory(reporter):
+    for n in range(1000):
+        with reporter.phase(f"step {n}"):
+            pass
+    assert len(reporter._phases) <= 64
+
+
+# -- who is heard -----------------------------------------------------------------------------
+
+
+def test_whoever_is_nearer_to_the_loop_takes_the_word_for_good(reporter, read):
+    optimizer, torchft = reporter.from_source("optimizer"), reporter.from_source("torchft")
+    optimizer.step(1)
+    assert (read().step, read().source) == (1, "optimizer")
+    torchft.step(20)
+    optimizer.step(2)
+    assert (read().step, read().source) == (20, "torchft")
+    reporter.step(300)
+    for lower in (torchft, optimizer, reporter.from_source("lightning")):
+        lower.begin_step(9)
+        lower.end_step(9)
+        lower.step(9)
+    assert (read().step, read().attempt, read().commits) == (300, 3, 3)
+
+
+def test_steps_and_phases_are_heard_apart(reporter, read):
+    lightning, torchft = reporter.from_source("lightning"), reporter.from_source("torchft")
+    lightning.begin_step(1)
+    with torchft.phase("communication"):
+        torchft.begin_step(99)
+        assert (read().step, read().phase, read().source) == (1, "communication", "torchft")
+        with lightning.phase("forward"):
+            assert (read().phase, read().source) == ("forward", "lightning")
+        assert read().phase == "other"
+    assert read().phase == "other"  # the end of a phase that is not heard any more
+
+
+def test_of_two_with_the_same_rank_the_first_is_heard(reporter, read):
+    reporter.from_source("torchtitan").step(1)
+    reporter.from_source("lightning").step(2)
+    assert read().step == 1
+
+
+def test_an_unknown_source_is_heard_until_anybody_else_speaks(reporter, read):
+    reporter.from_source("my hook").step(1)
+    assert (read().step, read().source) == (1, "my hook")
+    reporter.from_source("optimizer").step(2)
+    reporter.from_source("my hook").step(3)
+    assert (read().step, read().source) == (2, "optimizer")
+
+
+def test_a_source_in_another_thread_does_not_lock_the_loop_out(reporter, read):
+    thread = threading.Thread(target=lambda: reporter.from_source("torchft").step(1))
+    thread.start()
+    thread.join()
+    assert read().step == 1
+    reporter.begin_step(2)
+    assert read().step == 2
+
+
+def test_tags_and_counters_are_taken_from_everybody(reporter, read):
+    reporter.begin_step(0)
+    source = reporter.from_source("optimizer")
+    with source.tag("warmup"):
+        source.count("seen")
+        assert (read().tags, read().counters) == (("warmup",), {"seen": 1.0})
+
+
+def test_a_loop_that_never_says_where_it_waits_is_partial_after_its_first_attempt(reporter, read):
+    reporter.begin_step(0)
+    with reporter.phase("forward"):
+        pass
+    assert read().source == "reporter"
+    reporter.end_step(0)
+    assert read().source == "partial"
+    reporter.begin_step(1)
+    with reporter.phase("communication"):
+        assert read().source == "reporter"
+    assert read().source == "reporter"
+
+
+def test_what_a_hook_calls_communication_is_not_the_loops_declaration(reporter, read):
+    with reporter.from_source("torchft").phase("communication"):
+        pass
+    reporter.step(0)
+    assert read().source == "torchft"
+    with reporter.phase("forward"):
+        assert read().source == "partial"
+
+
+def test_after_a_failure_no_source_is_heard(reporter, page, read):
+    torchft = reporter.from_source("torchft")
+    reporter.begin_step(0)
+    words, page._words = page._words, None
+    with pytest.warns(RuntimeWarning, match="lightkeeper stopped reporting"):
+        reporter.end_step(0)
+    page._words = words
+    torchft.step(5)
+    reporter.from_source("lightning").step(6)
+    assert read().step == 0
+
+
+# -- what it keeps ------------------------------------------------------------------------------
+
+
+def test_ten_thousand_steps_keep_no_memory(reporter):
+    def steps(count):
+        for n in range(count):
+            reporter.begin_step(n)
+            with reporter.phase("data"), reporter.tag("warmup"):
+                reporter.count("seen")
+            with reporter.phase("communication"):
+                pass
+            reporter.end_step(n, committed=True, loss=0.5, tokens=512)
+
+    steps(1000)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    steps(10_000)
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 100

@@ -34,6 +34,10 @@ def states(draw):
         loss=maybe(st.integers(-99999, 99999).map(lambda n: n / 1000)),
         loss_finite=draw(st.booleans()), tokens=draw(COUNTS),
         seconds=draw(st.dictionaries(st.text(max_size=8), SECONDS, max_size=3)),
+        committed_step=maybe(COUNTS), commit_failures=draw(COUNTS),
+        tags=tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
+        counters=draw(st.dictionaries(st.text(max_size=8), SECONDS, max_size=2)),
+        source=draw(st.sampled_from(["reporter", "partial", "torchft"])),
     )  # fmt: skip
     head = st.builds(
         wire.GroupHead, name=st.text(), size=COUNTS, enqueued=COUNTS, completed=COUNTS,
@@ -46,6 +50,14 @@ def states(draw):
     return wire.StateReport(
         WHO, process, draw(st.none() | st.just(step)), tuple(draw(st.lists(head, max_size=3)))
     )
+
+
+@pytest.mark.parametrize("commits", [0, 3])
+@pytest.mark.parametrize("committed_step", [None, 6, 7, 8])
+def test_the_committed_step_survives_the_wire_whatever_is_left_out(commits, committed_step):
+    step = wire.StepState(7, 9, 1, "data", 0.0, commits, committed_step=committed_step)
+    state = wire.StateReport(WHO, wire.Process(True, "S"), step)
+    assert wire.parse_state(json.loads(json.dumps(wire.to_json(state)))) == state
 
 
 @given(states())
@@ -135,7 +147,7 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte():
         wire.StepState(
             123_456, 123_460, 9_876_543, "communication", 0.0123, 123_455, 1.2345,
             wire.ReplicaId("rg_12:0b6ab4a1-2a5c-4a8d-9d6c-0e6a2d3f4b5c"), 123, 16, False, False,
-            2.34567, True, 123_456_789_012, seconds,
+            2.34567, True, 123_456_789_012, seconds, 123_455,
         ),
         tuple(
             wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_677, "all_gather", 0.12, 12_345_678)

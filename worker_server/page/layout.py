@@ -55,6 +55,8 @@ W_STEP_SOURCE: Final = 14
 W_PHASE_SOURCE: Final = 15
 W_WAITS_DECLARED: Final = 16
 """1 once the training loop itself was in the phase in which a rank waits for others."""
+W_STARTED: Final = 17
+"""Since when phases are counted."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792
@@ -63,6 +65,9 @@ IDENTITY_BYTES: Final = 1792
 PHASE_WORD: Final = 2048 // WORD
 PHASE_SLOT_WORDS: Final = 8
 """first stamp (= progress), phase, since, last stamp."""
+SPENT_WORD: Final = PHASE_WORD + 2 * PHASE_SLOT_WORDS
+"""Nanoseconds spent in each phase, finished ones only. Stored within the phase's write, after its
+first stamp: the sum is `since` minus `W_STARTED`, or ahead of it by the phase that just ends."""
 
 STEP_WORD: Final = 2304 // WORD
 STEP_SLOT_WORDS: Final = 32
@@ -87,8 +92,6 @@ PHASE_INIT: Final = 0
 PHASE_OTHER: Final = 1
 """Within a step, outside of every named phase."""
 PHASE_NAME_OFFSET: Final = 3072
-SPENT_WORD: Final = 3584 // WORD
-"""Nanoseconds spent in each phase, finished ones only."""
 
 # -- times of TorchFT's parts -----------------------------------------------------------------
 TIME_STAGING: Final = 0
@@ -148,10 +151,10 @@ STEPS_SLOTS: Final = 4096
 """Four seconds at 1,000 steps a second: a poll at 1 Hz may come three times late."""
 STEPS_SLOT_WORDS: Final = 24
 STEPS_WORD: Final = (RING_OFFSET + RING_SLOTS * RING_SLOT_BYTES) // WORD
-STEPS_HEAD: Final = struct.Struct("@6q")
-"""attempt, step, begin, end, committed, 0. Then, cumulative, what each phase had spent at the
-end, the running phase included; then the attempt again."""
-STEPS_SPENT_WORD: Final = 6
+STEPS_HEAD: Final = struct.Struct("@4q")
+"""After the attempt: step, begin, end, committed. Then, cumulative, what each phase had spent at
+the end, the running phase included; then the attempt again."""
+STEPS_SPENT_WORD: Final = 1 + STEPS_HEAD.size // WORD
 STEPS_LAST_WORD: Final = STEPS_SPENT_WORD + MAX_PHASES
 
 # -- notes: texts that the rank leaves ---------------------------------------------------------

@@ -13,7 +13,7 @@ from worker_server.page.aside_reader import AsideReader
 from worker_server.page.mapped import NS
 from worker_server.page.steps import StepsRing
 
-_PHASE_SLOT = struct.Struct("@4q")
+_PHASES = struct.Struct(f"@{2 * layout.PHASE_SLOT_WORDS + layout.MAX_PHASES}q")
 _STEP_SLOT = struct.Struct("@q" + layout.STEP_BODY.format[1:])
 _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
 _RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
@@ -54,18 +54,9 @@ class PageReader(AsideReader):
 
     def step_state(self, now_ns: int) -> wire.StepState | None:
         """What the rank reports of itself; None when it never reported anything."""
-
-        def read() -> wire.StepState | None:
-            before = max(self._phase_slot())
-            seconds = self._seconds()
-            if self._phase_begun() != before[0]:
-                return None  # a phase ended meanwhile: the table may run ahead of the phase
-            return self._build_step(now_ns, before, seconds)
-
-        if not self._phase_begun() and not self._words[layout.STEP_WORD + layout.STEP_SLOT_WORDS]:
+        if not any(self._phases_begun()) and self._step_slot() is None:
             return None
-        state = self._retry(read)
-        return state or self._build_step(now_ns, max(self._phase_slot()), self._seconds())
+        return self._build_step(now_ns, *self._phase_and_seconds())
 
     def _build_step(
         self, now_ns: int, phase: tuple[int, int, int], seconds: Mapping[str, float]
@@ -73,7 +64,7 @@ class PageReader(AsideReader):
         progress, phase_id, since = phase
         names = self._phase_names()
         name = names[phase_id] if 0 <= phase_id < len(names) else names[layout.PHASE_INIT]
-        started = since or self._words[layout.W_BEAT]
+        started = since or self._words[layout.W_STARTED]
         row = self._step_slot()
         if row is None:
             return wire.StepState(
@@ -109,9 +100,32 @@ class PageReader(AsideReader):
             source=self.source(),
         )
 
-    def _phase_begun(self) -> int:
-        first = self._words[layout.PHASE_WORD]
-        return max(first, self._words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS])
+    def _phases_begun(self) -> tuple[int, int]:
+        first = layout.PHASE_WORD
+        return self._words[first], self._words[first + layout.PHASE_SLOT_WORDS]
+
+    def _phase_and_seconds(self) -> tuple[tuple[int, int, int], dict[str, float]]:
+        """The running phase, and seconds of the finished ones as they were when it began."""
+
+        def copy() -> tuple[int, ...] | None:
+            begun = self._phases_begun()
+            start = layout.PHASE_WORD * layout.WORD
+            blob = self._map[start : start + _PHASES.size]
+            return _PHASES.unpack(blob) if self._phases_begun() == begun else None
+
+        numbers = self._retry(copy) or _PHASES.unpack_from(
+            self._map, layout.PHASE_WORD * layout.WORD
+        )
+        slots = numbers[: layout.PHASE_SLOT_WORDS], numbers[layout.PHASE_SLOT_WORDS :]
+        whole = [(last, phase, since) for first, phase, since, last, *_ in slots if first == last]
+        _, running, since = phase = max(whole, default=(0, layout.PHASE_INIT, 0))
+        spent = list(numbers[2 * layout.PHASE_SLOT_WORDS :])
+        started = self._words[layout.W_STARTED]
+        ahead = sum(spent) - (since or started) + started
+        if 0 <= running < len(spent):
+            spent[running] -= max(0, min(ahead, spent[running]))
+        pairs = zip(self._phase_names(), spent, strict=False)
+        return phase, {name: ns * NS for name, ns in pairs if ns}
 
     def _phase_slot(self) -> list[tuple[int, int, int]]:
         """The whole ones of (progress, phase, since); (0, 0, 0) is what a fresh page says."""
@@ -146,10 +160,6 @@ class PageReader(AsideReader):
 
     def _phase_names(self) -> list[str]:
         return self._names(layout.PHASE_NAME_OFFSET, layout.W_PHASES, layout.MAX_PHASES)
-
-    def _seconds(self) -> dict[str, float]:
-        spent = (self._words[layout.SPENT_WORD + n] for n in range(layout.MAX_PHASES))
-        return {name: ns * NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns}
 
     def steps(self, since_attempt: int, now_ns: int) -> tuple[tuple[wire.StepRow, ...], int]:
         """Attempts after this one that are over, oldest first, and how many are lost."""

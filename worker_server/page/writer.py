@@ -11,22 +11,50 @@ import itertools
 import json
 import mmap
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from worker_server.page import layout
 from worker_server.page.aside import AsideWriter
+from worker_server.wire import WAITING_PHASE
 
 if TYPE_CHECKING:
     from worker_server.wire import Identity
 
 
+_pack_step = layout.STEP_BODY.pack_into
+_pack_attempt = layout.STEPS_HEAD.pack_into
+
+
+@dataclass(slots=True)
+class StepFacts:
+    """The numbers of a step that are published together. `layout.NONE`: not there."""
+
+    step: int = layout.NONE
+    attempt: int = 0
+    commits: int = 0
+    last_commit_ns: int = layout.NONE
+    quorum_id: int = layout.NONE
+    participants: int = layout.NONE
+    healing: bool = False
+    errored: bool = False
+    replica_id: int = layout.NO_STRING
+    tokens: int = 0
+    loss_kind: int = layout.LOSS_ABSENT
+    loss: float = 0.0
+    committed_step: int = layout.NONE
+    failures: int = 0
+
+
 class GroupRow:
     """One process group as this rank counts it."""
 
-    __slots__ = ("attempt", "completed", "enqueued", "index", "members", "name", "nth", "word")
+    __slots__ = (
+        "attempt", "completed", "enqueued", "held", "held_since", "index", "members", "name",
+        "nth", "word",
+    )  # fmt: skip
 
     def __init__(self, index: int, name: str, members: tuple[int, ...]) -> None:
         self.index = index
@@ -36,6 +64,8 @@ class GroupRow:
         self.completed = 0
         self.attempt = -1
         self.nth = 0
+        self.held = 0
+        self.held_since = 0
         base = layout.GROUP_OFFSET + index * layout.GROUP_BYTES + layout.GROUP_HEAD_OFFSET
         self.word = base // layout.WORD
 
@@ -55,6 +85,7 @@ class PageWriter(AsideWriter):
         self._progress = 0
         self.phase = layout.PHASE_INIT
         """The phase that runs now; change it with `change_phase`."""
+        self._waiting = layout.NONE
         self._since = monotonic_ns()
         self._step_writes = 0
 
@@ -96,7 +127,7 @@ class PageWriter(AsideWriter):
         words[layout.W_TOTAL_BYTES] = layout.TOTAL_BYTES
         words[layout.W_IDENTITY_BYTES] = len(identity)
         words[layout.W_START_TICKS] = start_ticks
-        words[layout.W_BEAT] = monotonic_ns()
+        words[layout.W_BEAT] = words[layout.W_STARTED] = self._since
         for name in layout.FIRST_STRINGS:
             self.intern(name)
         for name in layout.FIRST_PHASES:
@@ -120,6 +151,8 @@ class PageWriter(AsideWriter):
         number = self._name(
             name, self._phase_ids, layout.MAX_PHASES, layout.PHASE_NAME_OFFSET, layout.W_PHASES
         )
+        if name == WAITING_PHASE and number is not None:
+            self._waiting = number
         return layout.PHASE_OTHER if number is None else number
 
     def change_phase(self, phase: int) -> int:
@@ -142,42 +175,26 @@ class PageWriter(AsideWriter):
 
     # -- step -------------------------------------------------------------------------------
 
-    def write_step(  # noqa: PLR0917  keywords cost a third more
-        self,
-        step: int,
-        attempt: int,
-        commits: int,
-        last_commit_ns: int,
-        quorum_id: int,
-        participants: int,
-        healing: bool,
-        errored: bool,
-        replica_id: int,
-        tokens: int,
-        loss_kind: int,
-        loss: float,
-        committed_step: int,
-        failures: int,
-    ) -> None:
-        """Publish the step's numbers together. `NONE` for a number that is not there."""
+    def write_step(self, facts: StepFacts) -> None:
+        """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
         slot = layout.STEP_WORD + (stamp & 1) * layout.STEP_SLOT_WORDS
-        self._words[slot] = stamp
-        layout.STEP_BODY.pack_into(
+        self._words[slot] = stamp  # by itself: pack_into fills its place with zeros first
+        _pack_step(
             self._buffer, (slot + 1) * layout.WORD,
-            step, attempt, commits, last_commit_ns, quorum_id, participants, healing, errored,
-            replica_id, tokens, loss_kind, committed_step, failures, loss, stamp,
+            facts.step, facts.attempt, facts.commits, facts.last_commit_ns, facts.quorum_id,
+            facts.participants, facts.healing, facts.errored, facts.replica_id, facts.tokens,
+            facts.loss_kind, facts.committed_step, facts.failures, facts.loss, stamp,
         )  # fmt: skip
 
     def write_attempt(
-        self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: bool
+        self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: int
     ) -> None:
         """Keep an attempt that is over in the steps ring; attempts count up one by one."""
         words = self._words
         at = layout.STEPS_WORD + attempt % layout.STEPS_SLOTS * layout.STEPS_SLOT_WORDS
-        layout.STEPS_HEAD.pack_into(
-            self._buffer, at * layout.WORD, attempt, step, begin_ns, end_ns, committed, 0
-        )
+        words[at] = attempt
+        _pack_attempt(self._buffer, (at + 1) * layout.WORD, step, begin_ns, end_ns, committed)
         spent = at + layout.STEPS_SPENT_WORD
         words[spent : spent + layout.MAX_PHASES] = self._spent_words
         phase = self.phase
@@ -288,12 +305,14 @@ class PageWriter(AsideWriter):
         words[word + 4] = now
         if not is_async:
             words[word + 6] = seq
+            row.held_since = now
         words[word + 1] = seq
         return ticket, seq
 
     def hold(self, row: GroupRow, seq: int) -> None:
         """Record that the thread waits for a collective that was launched earlier."""
         self._words[row.word + 6] = seq
+        row.held_since = monotonic_ns()
 
     def leave(self, row: GroupRow, ticket: int, seq: int, error: int = layout.NO_STRING) -> None:
         """Record that the collective was left, by return or by exception."""
@@ -311,3 +330,6 @@ class PageWriter(AsideWriter):
         words[row.word + 5] = now
         if words[row.word + 6] == seq:
             words[row.word + 6] = 0
+            if self.phase != self._waiting:
+                row.held = held = row.held + now - row.held_since
+                words[row.word + 7] = held

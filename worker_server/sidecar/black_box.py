@@ -12,6 +12,7 @@ from worker_server.page.reader import PageReader
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.process import RankProcess
 from worker_server.sidecar.stacks import Stacks
+from worker_server.sidecar.steps import StepFollower
 
 _RECORD_EVERY_S = 30.0
 _RECORD_DUTY = 0.001
@@ -57,6 +58,7 @@ class BlackBox:
         self, page: PageReader, process: RankProcess, torch: TorchRecords, stacks: Stacks
     ) -> None:
         self.identity = page.identity
+        self.follower = StepFollower(page)
         self._page = page
         self._process = process
         self._torch = torch
@@ -135,6 +137,7 @@ class BlackBox:
 
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""
+        self.follower.follow()
         if self._process.wait_death(0):
             return
         entered, kept = self._page.entered, self._kept

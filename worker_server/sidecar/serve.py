@@ -67,7 +67,9 @@ def _serve(
         return evict(process, box.process(), grace_s)
 
     url = ""
-    app = make_app(box, evict_rank, settings.token, make_registry(box.state, lambda: url))
+    app = make_app(
+        box, evict_rank, settings.token, make_registry(box.state, lambda: url, box.follower)
+    )
     server = _listen(app, settings)
     url = f"http://{_reachable_host(settings)}:{server.effective_port}"
     threading.Thread(target=server.run, name="http", daemon=True).start()

@@ -141,12 +141,20 @@ def _parse_step(data: Any) -> StepState:
         loss_finite=_bool(data, "loss_finite", True),
         tokens=_int(data, "tokens", 0),
         seconds=_parse_seconds(data),
-        committed_step=_int(data, "committed_step", None),
+        committed_step=_committed_step(data),
         commit_failures=_int(data, "commit_failures", 0),
         tags=_texts(data, "tags"),
         counters={str(name): _float(counters, name) for name in counters},
         source=_str(data, "source", SOURCE_REPORTER),
     )
+
+
+def _committed_step(data: Any) -> int | None:
+    """Left out: nothing was committed, or the step before the one worked on was."""
+    if "committed_step" in data:
+        committed: int | None = _int(data, "committed_step", None)
+        return committed
+    return int(_int(data, "step")) - 1 if _int(data, "commits") > 0 else None
 
 
 def _parse_seconds(data: Any) -> dict[str, float]:

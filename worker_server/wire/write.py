@@ -29,8 +29,8 @@ def to_json(value: Answer) -> dict[str, Any]:
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
     `[name, size, enqueued, unfinished, op, age_s]` (and `inside`, where it is neither the last one
     entered nor, with nothing unfinished, none), durations are cut to milliseconds (in
-    heads to ten of them), and flags that have their usual value are left out. Other answers
-    carry microseconds.
+    heads to ten of them), and flags that have their usual value are left out, as is
+    `committed_step` where it is the one before `step`. Other answers carry microseconds.
     """
     match value:
         case StateReport():
@@ -65,9 +65,17 @@ def _state_json(value: StateReport) -> dict[str, Any]:
         for key, usual in _USUAL.items():
             if step[key] == usual:
                 del step[key]
+        if value.step.commits and value.step.committed_step in (None, value.step.step - 1):
+            _leave_out_committed_step(step)
         if value.step.loss is not None:  # a small loss keeps its digits
             step["loss"] = float(f"{value.step.loss:.6g}")
     return plain
+
+
+def _leave_out_committed_step(step: dict[str, Any]) -> None:
+    """The step before the one worked on needs no telling; that there is none then does."""
+    if step.pop("committed_step", None) is None:
+        step["committed_step"] = None
 
 
 _USUAL: Final = {
