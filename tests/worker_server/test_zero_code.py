@@ -58,7 +58,7 @@ SEEN = (
 )
 BEHAVIOURS = {
     "what it sees": SEEN,
-    "pickle of its own": "print(pickle.dumps(Weights(3)), pickle.loads(pickle.dumps(names)) is names)",
+    "pickle": "print(pickle.dumps(Weights(3)), pickle.loads(pickle.dumps(names)) is names)",
     "spawn": "if __name__ == '__main__':\n"
     "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
     "        print(pool.map(double, [Weights(4)]))\n",
