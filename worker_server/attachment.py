@@ -7,28 +7,22 @@ beat thread, then what needs torch. Every failure ends in one warning and a work
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from worker_server import control_plane, run_dir, wire
+from worker_server import control_plane, last_words, profile, run_dir, wire
+from worker_server.beat import Beat
+from worker_server.companion import Companion
 from worker_server.complaint import complain
 from worker_server.environment import Settings
+from worker_server.frames import stacks_text
 from worker_server.identity import POD, identity_from
+from worker_server.page import layout
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter, StepReporter
 from worker_server.torch_hook import when_torch
 
-_BEAT_S = 1.0
-_START_S = 0.1
-"""Until the sidecar is up: its launcher wants to be reaped, and the sidecar to be let in."""
-_START_LIMIT_S = 60.0
-_PR_SET_PTRACER = 0x59616D61
 _attached: StepReporter | None = None
 
 
@@ -59,10 +53,11 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         run_dir.candidates(environ), lambda folder: _new_page(folder, identity), _warn
     )
     _say_what_is_missing(identity, environ)
-    launcher = _start_sidecar(files)
+    companion = Companion(files)
     reporter = Reporter(page, _UrlOf(files))
-    _Beat(page, files, launcher).start()
-    os.register_at_fork(after_in_child=lambda: _forget(reporter))
+    _leave_last_words(page, files)
+    end = _start_beat(page, files, companion)
+    os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") == "0":
         return reporter
     try:
@@ -91,6 +86,37 @@ def _say_what_is_missing(identity: wire.Identity, environ: Mapping[str, str]) ->
         )
 
 
+def _leave_last_words(page: PageWriter, files: run_dir.RankFiles) -> None:
+    try:
+        last_words.install(page, files.crash)
+    except OSError as exc:
+        _warn(f"lightkeeper cannot keep last words: {exc!r}")
+
+
+def _start_beat(
+    page: PageWriter, files: run_dir.RankFiles, companion: Companion
+) -> Callable[[], None]:
+    beat = Beat(
+        page.beat,
+        companion,
+        (
+            lambda: page.write_note(layout.NOTE_STACKS, stacks_text()),
+            last_words.note_uncaught,
+            profile.Profiler(files.page).look,
+        ),
+    )
+
+    def end() -> None:
+        beat.stop()
+        profile.finish()
+        last_words.note_uncaught()
+        companion.let_go()
+
+    atexit.register(end)
+    beat.start()
+    return end
+
+
 def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
     """What waits until torch is there. Never raises: it may run inside an import."""
     try:
@@ -105,31 +131,13 @@ def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
         collectives.install(reporter)
         if files.socket_fits:
             control_plane.start(files.socket)
+        profile.watch_torch()
     except Exception as exc:  # noqa: BLE001
         _warn(f"lightkeeper sees no collectives: {exc!r}")
 
 
 def _warn(text: str) -> None:
     complain(text, stacklevel=5)
-
-
-def _start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
-    """A process of its own session that holds none of our files, pipes or terminals."""
-    home = str(Path(__file__).resolve().parent.parent)
-    environ = dict(os.environ)
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
-    environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    with files.log.open("ab") as log:  # what goes wrong before it can log by itself
-        return subprocess.Popen(
-            [sys.executable, "-m", "worker_server.sidecar", str(files.page)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            cwd=files.page.parent,
-            env=environ,
-            start_new_session=True,
-            close_fds=True,
-        )
 
 
 class _UrlOf:
@@ -141,46 +149,11 @@ class _UrlOf:
         return url if isinstance(url, str) else None
 
 
-class _Beat(threading.Thread):
-    """Stamps the page once a second: an interpreter that runs can do at least that."""
-
-    def __init__(
-        self, page: PageWriter, files: run_dir.RankFiles, launcher: subprocess.Popen[bytes]
-    ) -> None:
-        super().__init__(name="lightkeeper-beat", daemon=True)
-        self._page = page
-        self._files = files
-        self._launcher: subprocess.Popen[bytes] | None = launcher
-        self._started_s = time.monotonic()
-        self._settled = False
-        self._over = threading.Event()
-        atexit.register(self._over.set)
-
-    def run(self) -> None:
-        while not self._over.wait(_BEAT_S if self._settled else _START_S):
-            self._page.beat()
-            if not self._settled:
-                self._reap()
-                self._admit()
-
-    def _reap(self) -> None:
-        """The launcher forks the sidecar and exits; leave no zombie of it."""
-        if self._launcher is not None and self._launcher.poll() is not None:
-            self._launcher = None
-
-    def _admit(self) -> None:
-        """Let the sidecar (and its py-spy) look into this process, where Yama forbids it."""
-        pid = (self._files.read_endpoint() or {}).get("sidecar_pid")
-        if isinstance(pid, int) and self._launcher is None:
-            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
-            self._settled = True
-        elif time.monotonic() - self._started_s > _START_LIMIT_S:
-            _warn(f"lightkeeper's WorkerServer did not come up: see {self._files.log}")
-            self._settled = True
-
-
-def _forget(reporter: Reporter) -> None:
+def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
     """In a forked child: it is not the rank, and may attach as one of its own."""
     global _attached  # noqa: PLW0603
+    atexit.unregister(end)  # its locks may be held by threads that the child does not have
     reporter.detach()
+    last_words.forget()
+    profile.forget()
     _attached = None

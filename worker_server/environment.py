@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,20 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
+def _port(environ: Mapping[str, str], name: str) -> int:
+    port = _whole(environ, name, 0)
+    if not 0 <= port < 65536:
+        raise SettingError(f"{name}={port} is not a port")
+    return port
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name) or "0"
+    if text not in ("0", "1"):
+        raise SettingError(f"{name}={text!r} is neither 0 nor 1")
+    return text == "1"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the sidecar is to do."""
@@ -42,6 +58,29 @@ class Settings:
     come late; shorter frees the memory (about 30 MB) of hosts that restart ranks often."""
     monitor: str | None = None
     token: str | None = field(default=None, repr=False)
+    host_port: int = 0
+    """Where `/v1/host` is found whichever ranks the host has; 0: nowhere. One sidecar of the host
+    has it at a time, in addition to its own port."""
+    open_reads: bool = False
+    """Whether reading needs no token even where others than this machine can reach the port."""
+    tls_cert: Path | None = None
+    """Certificate chain (PEM); set with `tls_key`, the server speaks TLS and nothing else."""
+    tls_key: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of the server's URL."""
+        return "http" if self.tls_cert is None else "https"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.bind == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.bind).is_loopback
+        except ValueError:
+            return False
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], group_rank: int) -> Settings:
@@ -57,13 +96,32 @@ class Settings:
         monitor = environ.get("LIGHTKEEPER_MONITOR") or None
         if monitor is not None and not monitor.startswith(("http://", "https://")):
             raise SettingError(f"LIGHTKEEPER_MONITOR={monitor!r} is not http(s)://host:port")
+        cert, key = _tls(environ)
         return cls(
             bind=environ.get("LIGHTKEEPER_BIND") or "127.0.0.1",
             port=port,
             linger_s=_seconds(environ, "LIGHTKEEPER_LINGER_S", 120.0),
             monitor=monitor,
             token=_token(environ),
+            host_port=_port(environ, "LIGHTKEEPER_HOST_PORT"),
+            open_reads=_flag(environ, "LIGHTKEEPER_OPEN_READS"),
+            tls_cert=cert,
+            tls_key=key,
         )
+
+
+def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
+    """Certificate and key: both or none, and both there. What they hold, the sidecar finds out."""
+    found = []
+    names = ("LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
+    for name, other in zip(names, reversed(names), strict=True):
+        text = environ.get(name)
+        if text and not environ.get(other):
+            raise SettingError(f"{name} is set and {other} is not: TLS needs both")
+        if text and not os.access(text, os.R_OK):
+            raise SettingError(f"{name}={text}: no such file, or it cannot be read")
+        found.append(Path(text).absolute() if text else None)
+    return found[0], found[1]
 
 
 def _token(environ: Mapping[str, str]) -> str | None:
@@ -71,6 +129,9 @@ def _token(environ: Mapping[str, str]) -> str | None:
     if not path:
         return environ.get("LIGHTKEEPER_TOKEN") or None
     try:
-        return Path(path).read_text(encoding="utf-8").strip() or None
+        token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:
         raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: {exc}") from exc
+    if not token:
+        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path} is empty")
+    return token

@@ -12,6 +12,7 @@ open to others) the next one is taken, and said.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import stat
@@ -29,6 +30,7 @@ _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0
 _ROOM_BYTES = 192 * 1024
 """Two logs of 64 KiB, the endpoint file twice while it is replaced, and a rest."""
+_COMING_S = 60.0
 T = TypeVar("T")
 
 
@@ -68,6 +70,11 @@ class RankFiles:
         """The sidecar's log."""
         return self.page.with_suffix(".log")
 
+    @property
+    def crash(self) -> Path:
+        """Python stacks at a fatal signal; empty until then."""
+        return self.page.with_suffix(".crash")
+
     def write_endpoint(self, content: dict[str, Any]) -> None:
         """Publish the endpoint file; readers never see half of it."""
         draft = self.endpoint.with_suffix(".json.draft")
@@ -84,7 +91,8 @@ class RankFiles:
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
-        for path in (self.page, self.socket, self.endpoint):
+        traces = self.page.parent.glob(f"{glob.escape(self.page.stem)}.profile.*")
+        for path in (self.page, self.socket, self.endpoint, self.crash, *traces):
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -183,10 +191,19 @@ def sweep(run_dir: Path) -> int:
             continue
         if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
             continue
+        if not endpoint and _age_s(path) < _COMING_S:
+            continue  # it died at once: its sidecar is on its way
         files.remove()
         removed += 1
     for log in run_dir.glob("*.log*"):
         with contextlib.suppress(OSError):
-            if time.time() - log.stat().st_mtime > _LOG_KEPT_S:
+            if _age_s(log) > _LOG_KEPT_S:
                 log.unlink()
     return removed
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0

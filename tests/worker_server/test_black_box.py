@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from prometheus_client import generate_latest
 
@@ -9,10 +11,11 @@ from tests.worker_server.test_page import enter, identity, write_step
 from worker_server import wire
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
+from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.stacks import Stacks, StacksError
+from worker_server.sidecar.stacks import Stacks, StacksError, Taken
 
 
 class FakeProcess:
@@ -33,6 +36,8 @@ class FakeProcess:
     def send(self, signum):
         return not self.dead
 
+    sent = ()
+
 
 class FakeTorch:
     def __init__(self):
@@ -51,9 +56,13 @@ class FakeStacks:
     def __init__(self):
         self.calls = []
 
-    def take(self, *, stopped, native=False):
-        self.calls.append((stopped, native))
-        return "main (train.py:1)\n"
+        self.error = None
+
+    def take(self, *, pause, native=False):
+        self.calls.append((pause, native))
+        if self.error:
+            raise StacksError(self.error)
+        return Taken("main (train.py:1)\n", time.monotonic())
 
 
 @pytest.fixture
@@ -64,7 +73,9 @@ def page(tmp_path):
 class Bench:
     def __init__(self, path):
         self.process, self.torch, self.stacks = FakeProcess(), FakeTorch(), FakeStacks()
-        self.box = BlackBox(PageReader(path), self.process, self.torch, self.stacks)
+        self.box = BlackBox(
+            PageReader(path), self.process, self.torch, self.stacks, RankFiles(path)
+        )
 
 
 @pytest.fixture
@@ -134,7 +145,7 @@ def test_stacks_of_a_stopped_rank_are_taken_without_waiting_for_it(bench):
     bench.box.stacks(native=True)
     bench.process.state = "S"
     bench.box.stacks()
-    assert bench.stacks.calls == [(True, True), (False, False)]
+    assert bench.stacks.calls == [(False, True), (True, False)]
 
 
 def test_the_last_stacks_outlive_the_rank(bench):
@@ -144,18 +155,16 @@ def test_the_last_stacks_outlive_the_rank(bench):
 
 
 def test_without_py_spy_the_answer_says_what_is_missing_and_what_there_is_instead():
-    with pytest.raises(
-        StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\].*Without it: "
-    ):
-        Stacks(7, find=lambda: None).take(stopped=False)
+    with pytest.raises(StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"):
+        Stacks(7, find=lambda: None).take(pause=True)
 
 
 def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try running again' >&2\nexit 1\n")
     tool.chmod(0o755)
-    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE.*Without it: "):
-        Stacks(7, find=lambda: str(tool)).take(stopped=False)
+    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE"):
+        Stacks(7, find=lambda: str(tool)).take(pause=True)
 
 
 def test_metrics_tell_the_rank_and_leave_out_what_is_unknown(page, bench):

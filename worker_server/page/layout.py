@@ -30,6 +30,8 @@ WORD: Final = 8
 
 NONE: Final = -(2**62)
 """Stands for "not there" in a word that may hold any number."""
+RETIRED: Final = 2**62
+"""Beyond every sequence id."""
 
 # -- header, in words ---------------------------------------------------------------------
 W_MAGIC: Final = 0
@@ -142,7 +144,9 @@ RING_OFFSET: Final = STRING_OFFSET + MAX_STRINGS * STRING_BYTES
 RING_SHAPES_BYTES: Final = 112
 RING_BODY: Final = struct.Struct(f"@14q{RING_SHAPES_BYTES}sq")
 """group, seq, op, dtype, reduce op, root, step, attempt, nth, site, enter, exit, error,
-async, shapes, last stamp. The first stamp is the ticket + 1; 0 means never used."""
+async, shapes, last stamp. The first stamp is the ticket + 1; 0 means never used. Bit 0 of async
+is the flag itself; the rest is the quorum id + 1 for which TorchFT configured the group, or 0."""
+RING_QUORUM_SHIFT: Final = 1
 RING_EXIT_WORD: Final = 12
 RING_ERROR_WORD: Final = 13
 

@@ -243,11 +243,12 @@ class PageReader(AsideReader):
                 rows.append((last, row[1:-1]))
         rows.sort()
         dropped = max(0, rows[-1][0] - layout.RING_SLOTS) if rows else 0
-        return tuple(self._entry(row, now_ns) for _, row in rows), dropped
+        return tuple(self._entry(number, row, now_ns) for number, row in rows), dropped
 
-    def _entry(self, row: tuple[Any, ...], now_ns: int) -> wire.RingEntry:
+    def _entry(self, number: int, row: tuple[Any, ...], now_ns: int) -> wire.RingEntry:
         (group, seq, op, dtype, reduce_op, root, step, attempt, nth, site, entered, left, error,
-         is_async, shapes) = row  # fmt: skip
+         flags, shapes) = row  # fmt: skip
+        quorum = flags >> layout.RING_QUORUM_SHIFT
         text = bytes(shapes).split(b"\0", 1)[0].decode()
         sizes_in, sizes_out = layout.decode_shapes(text)
         return wire.RingEntry(
@@ -266,5 +267,7 @@ class PageReader(AsideReader):
             enter_age_s=max(0, now_ns - entered) * NS,
             exit_age_s=max(0, now_ns - left) * NS if left else None,
             error=self._string(error) or None,
-            is_async=bool(is_async),
+            is_async=bool(flags & 1),
+            id=number,
+            quorum=quorum - 1 if quorum > 0 else None,
         )

@@ -249,6 +249,23 @@ class PageWriter(AsideWriter):
             self._words[layout.W_GROUPS] = index + 1
         return row
 
+    def restart_group(self, row: GroupRow, size: int) -> GroupRow:
+        """The group is made anew under the same name: its sequence ids begin again at 1.
+
+        Works of the old one may still come back; what they write no longer moves the head.
+        """
+        fresh = GroupRow(row.index, row.name, row.members)
+        row.completed = layout.RETIRED
+        words = self._words
+        words[row.word + 6] = 0
+        words[row.word + 1] = 0
+        words[row.word + 2] = 0
+        words[row.word] = size
+        with self._lock:
+            key = next(key for key, known in self._rows.items() if known.index == row.index)
+            self._rows[key] = fresh
+        return fresh
+
     def _unique_group_name(self, name: str) -> str:
         """As it will be read: long names that differ at their ends only must not be one."""
         short = layout.encode_name(name, layout.GROUP_NAME_BYTES - len("#63")).decode()
@@ -278,10 +295,13 @@ class PageWriter(AsideWriter):
         step: int,
         attempt: int,
         site: int,
-        is_async: bool,
+        is_async: int,
         shapes: bytes,
     ) -> tuple[int, int]:
-        """Record that a collective is entered; the answer goes to `leave`."""
+        """Record that a collective is entered; the answer goes to `leave`.
+
+        `is_async`: bit 0, and the quorum id + 1 of TorchFT's groups above it.
+        """
         words = self._words
         now = monotonic_ns()
         row.enqueued = seq = row.enqueued + 1

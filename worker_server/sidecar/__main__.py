@@ -1,4 +1,4 @@
-"""`python -m worker_server.sidecar PAGE`: started by `attach`, lives a little longer than the rank.
+"""`python -m worker_server.sidecar PAGE [PIDFD]`: started by `attach`, outlives the rank a little.
 
 It detaches before it imports anything heavy, so that the rank has no child left: a training
 script that waits for its own children must not find ours.
@@ -16,4 +16,4 @@ if __name__ == "__main__":
 
     from worker_server.sidecar.serve import serve
 
-    sys.exit(serve(Path(sys.argv[1])))
+    sys.exit(serve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None))

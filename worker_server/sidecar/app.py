@@ -1,25 +1,40 @@
-"""The sidecar's HTTP: what is asked, checked, and answered. Errors are one line of JSON."""
+"""The sidecar's routes: what is asked, by whom, and what answers it."""
 
 from __future__ import annotations
 
-import hmac
-import json
 import logging
-import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from flask import Flask, Response, request
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from werkzeug.exceptions import HTTPException
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from worker_server import wire
+from worker_server.sidecar import queries
+from worker_server.sidecar.answers import (
+    Places,
+    RefusalError,
+    harden,
+    in_json,
+    in_text,
+    refuse,
+)
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.evict import Eviction
+from worker_server.sidecar.guard import Guard
+from worker_server.sidecar.help import help_html, help_text
+from worker_server.sidecar.openapi import document
+from worker_server.sidecar.profile import ProfileError
 from worker_server.sidecar.stacks import StacksError
 
+THREADS = 8
+_LOOKERS = 2
+_RECORD_READERS = 3
+_EVICTORS = 2
+"""Who looks into the rank waits for it: these leave at least one of the threads to the rest."""
 _MAX_BODY = 16 * 1024
-_MAX_REASON = 500
-_MAX_GRACE_S = 60.0
+_ACTS = frozenset({wire.PATH_EVICT, wire.PATH_PROFILE})
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -34,14 +49,25 @@ class Box(Protocol):
     def process(self) -> wire.Process:
         """The rank's process."""
 
-    def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
-        """The record."""
+    def steps(self, since: int = 0) -> wire.StepLog:
+        """Attempts after this one."""
+
+    def flight_record(
+        self, *, only_active: bool = False, since: str | None = None
+    ) -> wire.FlightRecord:
+        """The record; ValueError for a cursor that is none."""
+
+    def last_words(self) -> wire.LastWords:
+        """How it ended and what it said."""
 
     def wait_counters(self) -> dict[str, Any]:
         """Torch's wait counters."""
 
     def stacks(self, *, native: bool = False) -> str:
         """The stacks."""
+
+    def profile(self, duration_s: float) -> bytes:
+        """A Chrome trace, or ProfileError."""
 
 
 class Evictor(Protocol):
@@ -51,141 +77,146 @@ class Evictor(Protocol):
         """End it, waiting `grace_s` between SIGTERM and SIGKILL."""
 
 
-class RefusalError(Exception):
-    """A request that is answered with a status and one line."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def make_app(box: Box, evictor: Evictor, token: str | None, registry: CollectorRegistry) -> Flask:
+def make_app(
+    box: Box,
+    evictor: Evictor,
+    *,
+    guard: Guard,
+    registry: CollectorRegistry,
+    host: Callable[[], wire.HostReport],
+    table: Callable[[wire.FlightRecord], str],
+) -> Flask:
     """The WSGI application of one rank's WorkerServer."""
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
-    app.add_url_rule("/", view_func=lambda: _text(_help(box.identity, request.host_url)),
-                     endpoint="help")  # fmt: skip
-    app.add_url_rule(wire.PATH_HEALTHZ, view_func=lambda: _text("ok\n"), endpoint="healthz")
-    app.add_url_rule(wire.PATH_STATE, view_func=lambda: _json(wire.to_json(box.state())),
-                     endpoint="state")  # fmt: skip
-
-    @app.get(wire.PATH_FLIGHT_RECORDER)
-    def flight_recorder() -> Response:
-        return _json(wire.to_json(box.flight_record(only_active=_flag("active"))))
-
-    @app.get(wire.PATH_STACKS)
-    def stacks() -> Response:
-        try:
-            return _text(box.stacks(native=_flag("native")))
-        except StacksError as exc:
-            raise RefusalError(503, str(exc)) from exc
-        except LookupError as exc:
-            raise RefusalError(410, str(exc.args[0])) from exc
-
-    @app.get(wire.PATH_WAIT_COUNTERS)
-    def wait_counters() -> Response:
-        try:
-            return _json(box.wait_counters())
-        except ControlPlaneError as exc:
-            raise RefusalError(503, str(exc)) from exc
-
-    @app.get(wire.PATH_METRICS)
-    def metrics() -> Response:
-        return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
-
-    @app.post(wire.PATH_EVICT)
-    def evict() -> Response:
-        _authorize(request.headers.get("Authorization", ""), token)
-        reason, grace_s = _parse_evict(request.get_data(), box.identity)
-        _log.warning("evict asked by %s: %s", request.remote_addr, reason)
-        eviction = evictor(grace_s)
-        _log.warning("evicted: signalled %s, gone %s", eviction.signalled, eviction.gone)
-        return _json(
-            {"schema": wire.SCHEMA, "signalled": list(eviction.signalled), "gone": eviction.gone}
-        )
-
-    app.register_error_handler(Exception, _refuse)
+    app.before_request(lambda: guard.may_act() if _acts() else guard.may_read())
+    app.after_request(harden)
+    app.register_error_handler(Exception, refuse)
+    _add_reports(app, box, host)
+    _add_records(app, box, table)
+    _add_looks(app, box)
+    _add_services(app, box, registry)
+    _add_eviction(app, box, evictor)
     return app
 
 
-def _refuse(exc: Exception) -> Response:
-    match exc:
-        case RefusalError():
-            status, message = exc.status, str(exc)
-        case HTTPException():
-            status, message = exc.code or 500, f"{exc.name.lower()}: {request.path}"
-        case _:
-            _log.exception("%s %s failed", request.method, request.path)
-            status, message = 500, f"internal error: {type(exc).__name__}; see the sidecar's log"
-    response = _json({"error": " ".join(message.split())})
-    response.status_code = status
-    if isinstance(exc, HTTPException):
-        for name, value in exc.get_headers():
-            if name == "Allow":
-                response.headers[name] = value
-    return response
+def _acts() -> bool:
+    return request.path in _ACTS and request.endpoint is not None
 
 
-def _flag(name: str) -> bool:
-    return request.args.get(name, "0").lower() in ("1", "true", "yes")
+def _add_reports(app: Flask, box: Box, host: Callable[[], wire.HostReport]) -> None:
+    """What the page and the operating system know: quick, whatever the rank does."""
+
+    @app.get(wire.PATH_STATE)
+    def state() -> Response:
+        queries.only()
+        return in_json(wire.to_json(box.state()))
+
+    @app.get(wire.PATH_STEPS)
+    def steps() -> Response:
+        queries.only("since")
+        return in_json(wire.to_json(box.steps(queries.since_attempt())))
+
+    @app.get(wire.PATH_LAST_WORDS)
+    def last_words() -> Response:
+        queries.only()
+        return in_json(wire.to_json(box.last_words()))
+
+    @app.get(wire.PATH_HOST)
+    def host_report() -> Response:
+        queries.only()
+        return in_json(wire.to_json(host()))
 
 
-def _authorize(header: str, token: str | None) -> None:
-    if token is None:
-        raise RefusalError(
-            403, "eviction is off: start the rank with LIGHTKEEPER_TOKEN or LIGHTKEEPER_TOKEN_FILE"
+def _add_records(app: Flask, box: Box, table: Callable[[wire.FlightRecord], str]) -> None:
+    """What torch is asked for, without the interpreter."""
+    places = Places(_RECORD_READERS, "records")
+
+    @app.get(wire.PATH_FLIGHT_RECORDER)
+    def flight_recorder() -> Response:
+        queries.only("active", "since", "format")
+        only_active, since, as_text = queries.flag("active"), queries.cursor(), queries.as_text()
+        with places.taken():
+            try:
+                record = box.flight_record(only_active=only_active, since=since)
+            except ValueError as exc:
+                raise RefusalError(400, str(exc)) from exc
+            return in_text(table(record)) if as_text else in_json(wire.to_json(record))
+
+    @app.get(wire.PATH_WAIT_COUNTERS)
+    def wait_counters() -> Response:
+        queries.only()
+        with places.taken():
+            try:
+                return in_json(box.wait_counters())
+            except ControlPlaneError as exc:
+                raise RefusalError(503, str(exc)) from exc
+
+
+def _add_looks(app: Flask, box: Box) -> None:
+    """What looks into the rank's interpreter, and takes its time."""
+    places = Places(_LOOKERS, "stacks or profiles")
+
+    @app.get(wire.PATH_STACKS)
+    def stacks() -> Response:
+        queries.only("native")
+        native = queries.flag("native")
+        with places.taken():
+            try:
+                return in_text(box.stacks(native=native))
+            except StacksError as exc:
+                raise RefusalError(503, str(exc)) from exc
+            except LookupError as exc:
+                raise RefusalError(410, str(exc.args[0])) from exc
+
+    @app.get(wire.PATH_PROFILE)
+    def profile() -> Response:
+        queries.only("duration")
+        duration_s = queries.duration_s()
+        with places.taken():
+            try:
+                trace = box.profile(duration_s)
+            except ProfileError as exc:
+                raise RefusalError(exc.status, str(exc)) from exc
+        return Response(trace, content_type="application/json")
+
+
+def _add_services(app: Flask, box: Box, registry: CollectorRegistry) -> None:
+    """For people, Prometheus and programs that read documents."""
+    described = document()
+
+    @app.get("/")
+    def help_page() -> Response:
+        if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
+            html = help_html(box.identity, request.host_url)
+            return Response(html, content_type="text/html; charset=utf-8")
+        return in_text(help_text(box.identity, request.host_url))
+
+    @app.get(wire.PATH_HEALTHZ)
+    def healthz() -> Response:
+        return in_text("ok\n")
+
+    @app.get(wire.PATH_METRICS)
+    def metrics() -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return Response(encode(registry), content_type=content_type)
+
+    @app.get(wire.PATH_OPENAPI)
+    def openapi() -> Response:
+        return in_json(described)
+
+
+def _add_eviction(app: Flask, box: Box, evictor: Evictor) -> None:
+    places = Places(_EVICTORS, "eviction")
+
+    @app.post(wire.PATH_EVICT)
+    def evict() -> Response:
+        queries.only()
+        reason, grace_s = queries.eviction(request.get_data(), box.identity)
+        with places.taken():
+            _log.warning("evict asked by %s: %a", request.remote_addr, reason)
+            eviction = evictor(grace_s)
+            _log.warning("evicted: signalled %s, gone %s", eviction.signalled, eviction.gone)
+        return in_json(
+            {"schema": wire.SCHEMA, "signalled": list(eviction.signalled), "gone": eviction.gone}
         )
-    scheme, _, given = header.partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(
-        given.strip().encode(), token.encode()
-    ):
-        raise RefusalError(401, "wrong or missing bearer token")
-
-
-def _parse_evict(body: bytes, identity: wire.Identity) -> tuple[str, float]:
-    try:
-        data: Any = json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise RefusalError(400, f"the body is not JSON: {exc}") from exc
-    if not isinstance(data, dict):
-        raise RefusalError(400, "the body is not a JSON object")
-    reason, grace_s = data.get("reason"), data.get("grace_s", 2.0)
-    if not isinstance(reason, str) or not reason.strip():
-        raise RefusalError(400, "'reason' is not a text: say why the rank is evicted")
-    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float):
-        raise RefusalError(400, "'grace_s' is not a number")
-    if not math.isfinite(grace_s) or not 0 <= grace_s <= _MAX_GRACE_S:
-        raise RefusalError(400, f"'grace_s' is {grace_s}, expected 0 to {_MAX_GRACE_S:g}")
-    meant = data.get("incarnation", identity.incarnation)
-    if meant != identity.incarnation:
-        # A port may be taken over between the accusation and the kill.
-        raise RefusalError(
-            409, f"meant for incarnation {meant!r:.80}, this is {identity.incarnation!r}"
-        )
-    return " ".join(reason.split())[:_MAX_REASON], float(grace_s)
-
-
-def _json(content: dict[str, Any]) -> Response:
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-    return Response(text + "\n", content_type="application/json")
-
-
-def _text(content: str) -> Response:
-    return Response(content, content_type="text/plain; charset=utf-8")
-
-
-def _help(identity: wire.Identity, url: str) -> str:
-    base = url.rstrip("/")
-    return f"""WorkerServer of rank {identity.rank} (job {identity.job}, host {identity.host}, \
-pid {identity.pid})
-It answers while the rank hangs, is stopped, or is dead.
-
-curl {base}{wire.PATH_STATE}                        step, phase, process, process groups
-curl {base}{wire.PATH_FLIGHT_RECORDER}              collectives (?active=1: unfinished)
-curl {base}{wire.PATH_STACKS}                       Python stacks by py-spy (?native=1)
-curl {base}{wire.PATH_WAIT_COUNTERS}                torch's wait counters
-curl {base}{wire.PATH_METRICS}                          Prometheus
-curl {base}{wire.PATH_HEALTHZ}
-curl -X POST {base}{wire.PATH_EVICT} -H "Authorization: Bearer $LIGHTKEEPER_TOKEN" \\
-     -d '{{"reason": "why", "grace_s": 2}}'             ends the rank's process
-"""

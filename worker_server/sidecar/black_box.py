@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from worker_server import wire
+from worker_server import run_dir, wire
+from worker_server.page import layout
 from worker_server.page.reader import PageReader
-from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar import known_stacks, merge
+from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
+from worker_server.sidecar.hang import HangWatch
+from worker_server.sidecar.last_words import Remains
+from worker_server.sidecar.pairing import ClockPairs
 from worker_server.sidecar.process import RankProcess
-from worker_server.sidecar.stacks import Stacks
+from worker_server.sidecar.profile import Profiles
+from worker_server.sidecar.stacks import Stacks, StacksError, Taken
 from worker_server.sidecar.steps import StepFollower
 
 _RECORD_EVERY_S = 30.0
@@ -22,6 +31,8 @@ _RECORD_FRESH_S = 1.0
 _STALL_S = 5.0
 """No phase change for so long, inside a collective: keep torch's record before a watchdog or an
 operator kills the rank."""
+
+_WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
 class TorchRecords(Protocol):
@@ -42,20 +53,16 @@ class _Kept:
     entered: int
 
 
-def _only_active(record: dict[str, Any]) -> dict[str, Any]:
-    """Torch's record without what it retired: on gloo its own filter keeps everything."""
-    entries = record.get("entries")
-    if not isinstance(entries, list):
-        return record
-    active = [e for e in entries if not (isinstance(e, dict) and e.get("retired") is True)]
-    return {**record, "entries": active}
-
-
 class BlackBox:
     """Answers for one rank, alive or dead."""
 
     def __init__(
-        self, page: PageReader, process: RankProcess, torch: TorchRecords, stacks: Stacks
+        self,
+        page: PageReader,
+        process: RankProcess,
+        torch: TorchRecords,
+        stacks: Stacks,
+        files: run_dir.RankFiles,
     ) -> None:
         self.identity = page.identity
         self.follower = StepFollower(page)
@@ -63,10 +70,15 @@ class BlackBox:
         self._process = process
         self._torch = torch
         self._stacks = stacks
+        self._remains = Remains(page, process, files.crash, os.environ)
+        self._profiles = Profiles(files.page, self.process)
         self._lock = threading.Lock()
+        self._clock = ClockPairs()
+        self._clock.read()
         self._kept: _Kept | None = None
         self._torch_error: str | None = None
-        self._last_stacks: tuple[str, float] | None = None
+        self._last_stacks: Taken | None = None
+        self._hangs = HangWatch()
         self._stall_kept = -1
 
     @property
@@ -89,27 +101,54 @@ class BlackBox:
             heads=self._page.heads(now_ns),
         )
 
-    def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
-        """The answer of `GET /v1/flight_recorder`; asks torch when the last answer is old."""
+    def steps(self, since: int = 0) -> wire.StepLog:
+        """The answer of `GET /v1/steps`: attempts after `since` that are over."""
+        alive = not self._process.wait_death(0)
+        rows, dropped = self._page.steps(since, time.monotonic_ns())
+        return wire.StepLog(self.identity, alive, rows, dropped)
+
+    def last_words(self) -> wire.LastWords:
+        """The answer of `GET /v1/last_words`."""
+        return self._remains.words(self.process())
+
+    def profile(self, duration_s: float) -> bytes:
+        """The answer of `GET /v1/profile`: a Chrome trace.
+
+        Raises:
+            ProfileError: none can be had; it has the HTTP status.
+        """
+        return self._profiles.take(duration_s)
+
+    def flight_record(
+        self, *, only_active: bool = False, since: str | None = None
+    ) -> wire.FlightRecord:
+        """The answer of `GET /v1/flight_recorder`; asks torch when the last answer is old.
+
+        Raises:
+            ValueError: `since` is no cursor.
+        """
+        after = None if since is None else merge.parse_cursor(since)
         alive = not self._process.wait_death(0)
         if alive:
             self._refresh_torch(_RECORD_FRESH_S)
-        entries, dropped = self._page.ring(time.monotonic_ns())
-        if only_active:
-            entries = tuple(entry for entry in entries if entry.exit_age_s is None)
         kept = self._kept
-        torch = kept.record if kept else None
-        if torch is not None and only_active:
-            torch = _only_active(torch)
+        self._clock.read()
+        now_ns = time.monotonic_ns()
+        entries, dropped = self._page.ring(now_ns)
+        whole = merge.merge(entries, kept.record if kept else None, now_ns, self._clock.frozen())
+        merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
         return wire.FlightRecord(
             identity=self.identity,
             alive=alive,
             members=self._page.members(),
-            ring=entries,
+            ring=merged.ring,
             dropped=dropped,
-            torch=torch,
+            torch=merged.torch,
             torch_age_s=time.monotonic() - kept.taken_s if kept else None,
             torch_error=self._torch_error,
+            torch_only=merged.torch_only,
+            cursor=str(cursor),
+            sources=merge.SOURCES,
         )
 
     def _refresh_torch(self, max_age_s: float) -> None:
@@ -138,8 +177,14 @@ class BlackBox:
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""
         self.follower.follow()
+        self._clock.read()
         if self._process.wait_death(0):
             return
+        self._remains.look()
+        self._keep_record()
+        self._keep_stacks()
+
+    def _keep_record(self) -> None:
         entered, kept = self._page.entered, self._kept
         if not entered:
             return
@@ -150,6 +195,14 @@ class BlackBox:
         due = age > max(_RECORD_EVERY_S, kept.cost_s / _RECORD_DUTY)
         if (due and kept.entered != entered) or self._stalls():
             self._refresh_torch(_RECORD_FRESH_S)
+
+    def _keep_stacks(self) -> None:
+        """Once per hang, and without stopping the rank: who hangs does not move."""
+        now_ns = time.monotonic_ns()
+        step, heads = self._page.step_state(now_ns), self._page.heads(now_ns)
+        if self._hangs.begins(self.process(), step, heads, time.monotonic()):
+            with contextlib.suppress(StacksError):  # then the beat's are all there is
+                self._last_stacks = self._stacks.take(pause=False)
 
     def _stalls(self) -> bool:
         """Whether the rank has just begun to hang inside a collective; true once per hang."""
@@ -165,18 +218,42 @@ class BlackBox:
         return True
 
     def stacks(self, *, native: bool = False) -> str:
-        """The rank's stacks; after its death the last that were taken.
+        """The rank's stacks; after its death all that were kept.
 
         Raises:
             StacksError: none can be had.
             LookupError: the rank is dead and none were taken before.
         """
-        if self._process.wait_death(0):
-            if self._last_stacks is None:
-                raise LookupError("the rank is dead and no stacks were taken before it died")
-            text, taken_s = self._last_stacks
-            return f"# taken {time.monotonic() - taken_s:.1f} s ago, before the rank died\n{text}"
-        stopped = self.process().state in ("T", "t")
-        text = self._stacks.take(stopped=stopped, native=native)
-        self._last_stacks = text, time.monotonic()
-        return text
+        process = self.process()
+        if process.alive:
+            try:
+                taken = self._stacks.take(pause=process.state not in ("T", "t"), native=native)
+            except StacksError as exc:
+                if not self._process.wait_death(0):  # else it died meanwhile
+                    return self._stacks_from_inside(exc, native=native)
+            else:
+                self._last_stacks = taken
+                return known_stacks.of_the_living(taken, time.monotonic())
+        return known_stacks.of_the_dead(self._known_stacks())
+
+    def _stacks_from_inside(self, why: StacksError, *, native: bool) -> str:
+        note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
+        if note is None:
+            raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
+        return known_stacks.instead(str(why), note, native=native)
+
+    def _known_stacks(self) -> Iterator[known_stacks.Known]:
+        if self._last_stacks is not None:
+            age_s = time.monotonic() - self._last_stacks.taken_s
+            yield known_stacks.Known("by py-spy", self._last_stacks.text, age_s)
+        note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
+        if note is not None:
+            yield known_stacks.Known("by the rank's own beat, once a second", *note)
+        crash = self._remains.crash()
+        if crash is not None:
+            yield known_stacks.Known(f"by {crash.source}", crash.text, crash.age_s or 0.0)
+
+
+def black_box_of(page: PageReader, process: RankProcess, files: run_dir.RankFiles) -> BlackBox:
+    """The black box of a rank, with everything that it reads from."""
+    return BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from worker_server import run_dir, wire
+from worker_server.sidecar.ending import decode_status, wait_status
 
 
 class GoneError(Exception):
@@ -32,28 +33,40 @@ class RankProcess(Protocol):
     def send(self, signum: signal.Signals) -> bool:
         """Send a signal to this very process; False when it is gone."""
 
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Names of the signals that were sent."""
+
 
 class PidfdProcess:
     """A process held by a pidfd: a recycled pid is never mistaken for it.
 
+    `pidfd` is one that the process itself opened and passed on; then it may be dead already.
+
     Raises:
-        GoneError: no such process, or another one with its pid.
+        GoneError: no pidfd, and no such process, or another one with its pid.
     """
 
     def __init__(
-        self, pid: int, start_ticks: int, clock: Callable[[], float] = time.monotonic
+        self,
+        pid: int,
+        start_ticks: int,
+        pidfd: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pid = pid
+        self._ticks = start_ticks
         self._clock = clock
         self._died_s: float | None = None
         self._lock = threading.Lock()
-        try:
-            self._fd = os.pidfd_open(pid)
-        except ProcessLookupError as exc:
-            raise GoneError(f"process {pid} is gone") from exc
-        if run_dir.start_ticks(pid) != start_ticks:  # checked after the open: no gap
-            os.close(self._fd)
-            raise GoneError(f"process {pid} is not the rank any more")
+        self._fd = _open(pid, start_ticks) if pidfd is None else pidfd
+        self._status: int | None = None
+        self._sent: list[str] = []
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Signals that the process was sent through us."""
+        return tuple(self._sent)
 
     def wait_death(self, timeout_s: float) -> bool:
         """Whether the process is dead, waiting for it at most `timeout_s`."""
@@ -77,15 +90,26 @@ class PidfdProcess:
             signal.pidfd_send_signal(self._fd, signum)
         except ProcessLookupError:
             return False
+        self._sent.append(signum.name)
         return True
+
+    def close(self) -> None:
+        """Let go of the process; nothing may be asked afterwards."""
+        os.close(self._fd)
 
     def look(self, interpreter_age_s: float | None) -> wire.Process:
         """The operating system's view, now."""
         if self.wait_death(0):
+            zombie = _status(self.pid).get("State", "").startswith("Z")
+            if self._status is None:
+                self._status = wait_status(self._fd, self.pid, self._ticks)
+            code, signum = decode_status(self._status)
             return wire.Process(
                 alive=False,
-                state="Z" if _status(self.pid).get("State", "").startswith("Z") else None,
+                state="Z" if zombie else None,
                 dead_age_s=self._clock() - (self._died_s or 0.0),
+                exit_code=code,
+                exit_signal=signum,
             )
         status = _status(self.pid)
         rss = status.get("VmRSS", "").split()
@@ -97,6 +121,17 @@ class PidfdProcess:
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
         )
+
+
+def _open(pid: int, start_ticks: int) -> int:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError as exc:
+        raise GoneError(f"process {pid} is gone") from exc
+    if run_dir.start_ticks(pid) != start_ticks:  # checked after the open: no gap
+        os.close(fd)
+        raise GoneError(f"process {pid} is not the rank any more")
+    return fd
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -6,54 +6,56 @@ import logging
 import logging.handlers
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
-
-import waitress.server
 
 from worker_server import run_dir, wire
 from worker_server.environment import SettingError, Settings
 from worker_server.page.layout import PageError
 from worker_server.page.reader import PageReader
-from worker_server.sidecar.app import make_app
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.control_plane import ControlPlane
+from worker_server.sidecar import timeline
+from worker_server.sidecar.app import THREADS, make_app
+from worker_server.sidecar.black_box import BlackBox, black_box_of
 from worker_server.sidecar.evict import Eviction, evict
+from worker_server.sidecar.guard import Guard
+from worker_server.sidecar.host import HostPort, HostView
+from worker_server.sidecar.listening import listen, listening_socket, reachable_host
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
 from worker_server.sidecar.registration import LEASE_S, Registrar
-from worker_server.sidecar.stacks import Stacks
+from worker_server.sidecar.tls import TlsError
 
 _TICK_S = 1.0
 _CLOSED_LINGER_S = 5.0
 """A rank that said that its work is over leaves no evidence worth more than this."""
-_THREADS = 6
-_CONNECTIONS = 64
-_REQUEST_BYTES = 1024 * 1024
 _log = logging.getLogger("worker_server.sidecar")
 
 
-def serve(page_path: Path) -> int:
-    """Serve the rank of this page until it is dead and the linger time is over."""
+def serve(page_path: Path, rank_fd: int | None = None) -> int:
+    """Serve the rank of this page until it is dead and the linger time is over.
+
+    `rank_fd` is a pidfd that the rank passed on; it may have died since.
+    """
     files = run_dir.RankFiles(page_path)
     _log_to(files.log)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the rank; we outlive it
     try:
         page = PageReader(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
-        process = PidfdProcess(page.identity.pid, page.start_ticks)
+        process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
     except (PageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
-    box = BlackBox(page, process, ControlPlane(files.socket), Stacks(page.identity.pid))
+    box = black_box_of(page, process, files)
     try:
         _serve(box, process, files, settings)
+    except (TlsError, OSError) as exc:
+        _log.error("cannot serve: %s", exc)
+        return 1
     finally:
-        files.remove()
+        if process.wait_death(0):  # a living rank starts another sidecar on the same page
+            files.remove()
         _log.info("gone")
     return 0
 
@@ -68,11 +70,17 @@ def _serve(
 
     url = ""
     app = make_app(
-        box, evict_rank, settings.token, make_registry(box.state, lambda: url, box.follower)
-    )
-    server = _listen(app, settings)
-    url = f"http://{_reachable_host(settings)}:{server.effective_port}"
-    threading.Thread(target=server.run, name="http", daemon=True).start()
+        box, evict_rank,
+        guard=Guard(settings, names=[box.identity.host]),
+        registry=make_registry(box.state, lambda: url, box.follower),
+        host=HostView(files.page.parent, box.identity, box.state).report,
+        table=timeline.render,
+    )  # fmt: skip
+    server = listen(app, settings, THREADS)
+    url = f"{settings.scheme}://{reachable_host(settings)}:{server.port}"
+    server.start()
+    if settings.host_port:
+        HostPort(lambda: listening_socket(settings.bind, settings.host_port), server.also).start()
     files.write_endpoint(
         {
             "rank": box.identity.rank,
@@ -119,36 +127,6 @@ class _Linger:
             on_closed()
         _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")
         threading.Event().wait(min(self._linger_s, _CLOSED_LINGER_S) if closed else self._linger_s)
-
-
-def _listen(app: Any, settings: Settings) -> Any:
-    options = {
-        "host": settings.bind, "threads": _THREADS, "connection_limit": _CONNECTIONS,
-        "max_request_body_size": _REQUEST_BYTES, "ident": None,
-        "clear_untrusted_proxy_headers": True,
-    }  # fmt: skip
-    try:
-        return waitress.server.create_server(app, port=settings.port, **options)
-    except OSError as exc:
-        if not settings.port:
-            raise
-        _log.warning("port %d: %s; taking any", settings.port, exc.strerror)
-        return waitress.server.create_server(app, port=0, **options)
-
-
-def _reachable_host(settings: Settings) -> str:
-    """A name for the URL: the bind address, or for a wildcard the address towards the monitor."""
-    if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
-        return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
-    target = urlsplit(settings.monitor).hostname if settings.monitor else None
-    if target is None:
-        return socket.gethostname()
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))  # picks a route, sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
 
 
 def _log_to(path: Path) -> None:

@@ -7,16 +7,29 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_S = 15.0
+_FRESH_S = 1.0
+"""An answer younger than this is given again: py-spy stops the rank for a moment."""
 _TRUSTED_EXIT = 0
-_WITHOUT = "Without it: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
 class StacksError(Exception):
-    """No stacks; the message says what is missing and what there is instead."""
+    """No stacks from outside; the message says what is missing, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What py-spy said, and when."""
+
+    text: str
+    taken_s: float
+    again: bool = False
+    """Whether it was taken for an earlier request."""
 
 
 def find_py_spy() -> str | None:
@@ -30,33 +43,52 @@ def find_py_spy() -> str | None:
 class Stacks:
     """Takes the stacks of one process; one at a time, because py-spy pauses it."""
 
-    def __init__(self, pid: int, find: Callable[[], str | None] = find_py_spy) -> None:
+    def __init__(
+        self,
+        pid: int,
+        find: Callable[[], str | None] = find_py_spy,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pid = pid
         self._find = find
+        self._clock = clock
         self._lock = threading.Lock()
+        self._last: dict[bool, Taken | tuple[StacksError, float]] = {}
 
-    def take(self, *, stopped: bool, native: bool = False) -> str:
-        """The stacks of all Python threads, as text.
+    def take(self, *, pause: bool, native: bool = False) -> Taken:
+        """The stacks of all Python threads.
+
+        Without `pause` the process is read while it runs: for one that hangs or is stopped.
 
         Raises:
             StacksError: py-spy is missing, not permitted, busy or silent.
         """
-        tool = self._find()
-        if tool is None:
-            raise StacksError(
-                f"py-spy is not installed (pip install 'lightkeeper[stacks]'). {_WITHOUT}"
-            )
         if not self._lock.acquire(timeout=_TIMEOUT_S):
             raise StacksError("py-spy is still at work for an earlier request")
         try:
-            return self._run(tool, stopped=stopped, native=native)
+            last = self._last.get(native)
+            match last:
+                case Taken() if self._clock() - last.taken_s < _FRESH_S:
+                    return Taken(last.text, last.taken_s, again=True)
+                case (error, failed_s) if self._clock() - failed_s < _FRESH_S:
+                    raise error
+            try:
+                text = self._run(pause=pause, native=native)
+            except StacksError as exc:
+                self._last[native] = exc, self._clock()
+                raise
+            taken = self._last[native] = Taken(text, self._clock())
+            return taken
         finally:
             self._lock.release()
 
-    def _run(self, tool: str, *, stopped: bool, native: bool) -> str:
+    def _run(self, *, pause: bool, native: bool) -> str:
+        tool = self._find()
+        if tool is None:
+            raise StacksError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
         command = [tool, "dump", "--pid", str(self._pid)]
-        if stopped:
-            command.append("--nonblocking")  # py-spy would wait for ever for its own stop
+        if not pause:
+            command.append("--nonblocking")  # of a stopped one it would wait for its own stop
         if native:
             command.append("--native")
         try:
@@ -65,19 +97,19 @@ class Stacks:
                 check=False, text=True, errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired as exc:
-            raise StacksError(f"py-spy took more than {_TIMEOUT_S:g} s. {_WITHOUT}") from exc
+            raise StacksError(f"py-spy took more than {_TIMEOUT_S:g} s") from exc
         except OSError as exc:
-            raise StacksError(f"py-spy does not start: {exc}. {_WITHOUT}") from exc
+            raise StacksError(f"py-spy does not start: {exc}") from exc
         if done.returncode != _TRUSTED_EXIT or not done.stdout.strip():
             reason = " ".join((done.stderr or done.stdout).split())[:300] or "no output"
-            raise StacksError(f"py-spy failed: {reason}. {_advice(reason)}{_WITHOUT}")
+            raise StacksError(f"py-spy failed: {reason}{_advice(reason)}")
         return done.stdout
 
 
 def _advice(reason: str) -> str:
-    if "ermission" not in reason and "perm" not in reason.lower():
+    if "perm" not in reason.lower():
         return ""
     return (
-        "It needs ptrace: the sidecar must run as the rank's user, and a container needs "
-        "CAP_SYS_PTRACE or kernel.yama.ptrace_scope <= 1. "
+        ". It needs ptrace: the sidecar must run as the rank's user, and a container needs "
+        "CAP_SYS_PTRACE or kernel.yama.ptrace_scope <= 1"
     )

@@ -234,6 +234,9 @@ class RingEntry:
     """Record id: counts up over all process groups of this process, from 1."""
     torch_ids: tuple[int, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
+    quorum: int | None = None
+    """Id of the quorum for which TorchFT had configured the group; its sequence ids begin again
+    with each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,6 +327,7 @@ def _parse_entry(data: Any) -> RingEntry:
         is_async=_bool(data, "is_async", False),
         id=_int(data, "id", None),
         torch_ids=_numbers(data, "torch_ids"),
+        quorum=_int(data, "quorum", None),
     )
 
 

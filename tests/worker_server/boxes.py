@@ -1,0 +1,179 @@
+"""A black box without a rank, behind the real application."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+from worker_server import wire
+from worker_server.environment import Settings
+from worker_server.sidecar.app import make_app
+from worker_server.sidecar.evict import Eviction
+from worker_server.sidecar.guard import Guard
+from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.profile import ProfileError
+
+TOKEN = "sesame"
+WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
+IDENTITY = wire.Identity(
+    job="job",
+    group=wire.GroupName("rg_1"),
+    group_rank=0,
+    world_size=2,
+    host=wire.Host("node7"),
+    pid=77,
+    incarnation="abc",
+)
+PROCESS = wire.Process(alive=True, state="S", threads=9, rss_bytes=2**28, interpreter_age_s=0.25)
+STEP = wire.StepState(
+    step=7,
+    attempt=9,
+    progress=63,
+    phase="communication",
+    phase_age_s=0.5,
+    commits=6,
+    last_commit_age_s=1.5,
+    replica_id=wire.ReplicaId("rg_1:uuid"),
+    quorum_id=2,
+    participants=3,
+    healing=True,
+    errored=True,
+    loss=2.5,
+    tokens=4096,
+    seconds={"forward": 3.25, "communication": 1.0},
+    committed_step=6,
+    commit_failures=2,
+    tags=("warmup",),
+    counters={"samples_skipped": 3.0},
+    source="torchft",
+)
+HEADS = (
+    wire.GroupHead("default", 2, 5, 5, "all_reduce", 0.25),
+    wire.GroupHead("intra", 2, 8, 6, "all_gather", 1.25, inside=7),
+)
+ENTRY = wire.RingEntry(
+    group="intra",
+    seq=8,
+    op="all_gather",
+    sizes_in=((4, 4),),
+    sizes_out=((8, 4),),
+    dtype="float32",
+    reduce_op="SUM",
+    root=0,
+    step=7,
+    attempt=9,
+    nth=2,
+    site="train.py:12",
+    enter_age_s=1.25,
+    exit_age_s=0.5,
+    error="RuntimeError",
+    is_async=True,
+    id=13,
+    torch_ids=(21, 22),
+    quorum=2,
+)
+TRACE = wire.Trace("ValueError: no", 3.5, "sys.excepthook")
+
+
+class FakeBox:
+    """Says the fullest that the wire allows; tests change `wrong` to see it refuse."""
+
+    def __init__(self) -> None:
+        self.identity = IDENTITY
+        self.wrong: dict[str, Exception] = {}
+        self.asked: list[tuple[Any, ...]] = []
+        self.gate: threading.Event | None = None
+        self.inside = threading.Semaphore(0)
+
+    def _note(self, name: str, *what: Any) -> None:
+        self.asked.append((name, *what))
+        if name in self.wrong:
+            raise self.wrong[name]
+
+    def _wait(self) -> None:
+        self.inside.release()
+        if self.gate is not None:
+            assert self.gate.wait(30)
+
+    def process(self) -> wire.Process:
+        return PROCESS
+
+    def state(self) -> wire.StateReport:
+        self._note("state")
+        return wire.StateReport(IDENTITY, PROCESS, STEP, HEADS)
+
+    def steps(self, since: int = 0) -> wire.StepLog:
+        self._note("steps", since)
+        row = wire.StepRow(9, 7, True, 0.5, 0.25, {"forward": 0.125})
+        return wire.StepLog(IDENTITY, True, (row, replace(row, attempt=10, committed=False)), 3)
+
+    def flight_record(
+        self, *, only_active: bool = False, since: str | None = None
+    ) -> wire.FlightRecord:
+        self._note("flight_record", only_active, since)
+        self._wait()
+        return wire.FlightRecord(
+            identity=IDENTITY,
+            alive=True,
+            members={"intra": (0, 1)},
+            ring=(ENTRY, wire.RingEntry("default", 1, "barrier")),
+            dropped=4,
+            torch={"entries": [], "version": "2.10"},
+            torch_age_s=0.5,
+            torch_error="late",
+            torch_only=(5,),
+            cursor="c13",
+            sources={"ring": "the rank's own"},
+        )
+
+    def last_words(self) -> wire.LastWords:
+        self._note("last_words")
+        dead = wire.Process(False, None, dead_age_s=3.5, exit_code=1, exit_signal="SIGKILL")
+        return wire.LastWords(
+            IDENTITY, dead, "raised ValueError", TRACE, TRACE, TRACE, replace(TRACE, age_s=None),
+            "stderr is a pipe",
+        )  # fmt: skip
+
+    def wait_counters(self) -> dict[str, Any]:
+        self._note("wait_counters")
+        return {"pytorch.wait_counter.x": {"total_calls": 3}}
+
+    def stacks(self, *, native: bool = False) -> str:
+        self._note("stacks", native)
+        self._wait()
+        return "Thread 77: train.py:12\n"
+
+    def profile(self, duration_s: float) -> bytes:
+        self._note("profile", duration_s)
+        self._wait()
+        return b'{"traceEvents":[]}'
+
+
+def busy_profile() -> ProfileError:
+    return ProfileError(409, "a profile is being taken")
+
+
+def host_report() -> wire.HostReport:
+    report = wire.StateReport(IDENTITY, PROCESS, STEP, HEADS)
+    silent = wire.StateReport(replace(IDENTITY, group_rank=1), PROCESS, None)
+    return wire.HostReport(
+        wire.Host("node7"),
+        (
+            wire.HostEntry(IDENTITY.rank, "http://127.0.0.1:1", report),
+            wire.HostEntry(silent.identity.rank, None, silent),
+            wire.HostEntry(wire.RankName("rg_2.0"), None, error="not a page"),
+        ),
+    )
+
+
+def app_of(box: FakeBox, settings: Settings | None = None, evictor: Any = None) -> Any:
+    """The application; by default on loopback with a token."""
+    return make_app(
+        box,
+        evictor or (lambda grace_s: Eviction(("SIGTERM",), gone=True)),
+        guard=Guard(settings or Settings(token=TOKEN), names=["node7"]),
+        registry=make_registry(box.state, lambda: "http://127.0.0.1:1"),
+        host=host_report,
+        table=lambda record: f"{len(record.ring)} collectives\n",
+    )

@@ -1,0 +1,193 @@
+"""All ranks of a host in one answer, from their pages; and the port that one sidecar has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.waiting import wait_for
+from tests.worker_server.boxes import IDENTITY, PROCESS
+from worker_server import wire
+from worker_server.page.writer import PageWriter
+from worker_server.run_dir import RankFiles, start_ticks
+from worker_server.sidecar.host import HostPort, HostView
+from worker_server.sidecar.listening import listening_socket
+
+OWN = wire.StateReport(IDENTITY, PROCESS, None)
+
+
+class Host:
+    """A run directory with pages of this very process, or of another."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.pages = []
+        self.view = HostView(folder, IDENTITY, lambda: OWN)
+
+    def add(self, group="rg_1", group_rank=1, *, job="job", pid=None, incarnation=None):
+        pid = pid or os.getpid()
+        who = wire.Identity(job, wire.GroupName(group), group_rank, 8, wire.Host("node7"), pid,
+                            incarnation or f"{group_rank}{group}".encode().hex())  # fmt: skip
+        files = RankFiles.of(self.folder, who.rank, who.incarnation)
+        self.pages.append(PageWriter.create(files.page, who, start_ticks(pid) or 1))
+        return files
+
+    def publish(self, files, url="http://127.0.0.1:9", pid=None):
+        pid = pid or os.getpid()
+        ticks = start_ticks(pid) or 1
+        files.write_endpoint({"url": url, "sidecar_pid": pid, "sidecar_ticks": ticks})
+
+    def entries(self):
+        report = wire.parse_host(json.loads(json.dumps(wire.to_json(self.view.report()))))
+        assert report.host == "node7"
+        return report.entries
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def other():
+    """A process that lives as long as the test wants."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait(10)
+    process.stdin.close()
+
+
+def test_every_rank_of_the_run_directory_is_there_in_order(host):
+    for rank in (2, 0, 1):
+        host.publish(host.add("rg_2", rank), f"http://127.0.0.1:{rank}")
+    host.add("rg_10", 0)
+    entries = host.entries()
+    assert [one.rank for one in entries] == ["rg_10.0", "rg_2.0", "rg_2.1", "rg_2.2"]
+    assert [one.url for one in entries] == [None, *(f"http://127.0.0.1:{n}" for n in range(3))]
+    assert all(one.report.process.alive for one in entries)
+
+
+def test_the_own_rank_is_told_as_its_own_state_tells_it(host):
+    host.add("rg_1", 0, pid=2**22 - 1, incarnation="abc")
+    (entry,) = host.entries()
+    assert entry.report == OWN
+
+
+def test_a_neighbour_that_dies_is_told_dead_and_leaves_with_its_page(host, other):
+    files = host.add(pid=other.pid)
+    (entry,) = host.entries()
+    assert entry.report.process.alive
+    other.kill()
+    other.wait(10)
+    (entry,) = host.entries()
+    assert not entry.report.process.alive
+    files.remove()
+    assert host.entries() == ()
+
+
+def test_a_rank_that_was_dead_before_anybody_looked_is_told_dead(host):
+    host.add(pid=2**22 - 1)
+    (entry,) = host.entries()
+    assert (entry.report.process.alive, entry.url) == (False, None)
+
+
+def test_a_sidecar_that_is_gone_has_no_url(host):
+    host.publish(host.add(), pid=2**22 - 1)
+    (entry,) = host.entries()
+    assert entry.url is None
+    assert entry.report.process.alive
+
+
+@pytest.mark.parametrize("spoil", ["empty", "noise", "cut"])
+def test_a_page_that_cannot_be_read_spoils_its_own_entry_only(host, spoil):
+    host.add("rg_1", 0)
+    bad = host.add("rg_1", 1)
+    blob = bad.page.read_bytes()
+    bad.page.unlink()
+    bad.page.write_bytes(
+        {"empty": b"", "noise": b"\xff" * len(blob), "cut": blob[: len(blob) // 2]}[spoil]
+    )
+    good, spoiled = host.entries()
+    assert good.report is not None
+    assert (spoiled.rank, spoiled.report) == ("rg_1.1", None)
+    assert spoiled.error
+
+
+def test_a_page_of_no_name_has_an_entry_too(host):
+    (host.folder / "nonsense.page").write_bytes(b"x")
+    (entry,) = host.entries()
+    assert entry.rank == "nonsense.0"
+    assert entry.error
+
+
+def test_ranks_of_another_job_are_not_told(host):
+    host.add(job="other")
+    assert host.entries() == ()
+
+
+def test_both_incarnations_of_a_rank_are_told(host):
+    host.add(incarnation="aa")
+    host.add(incarnation="bb")
+    assert [one.report.identity.incarnation for one in host.entries()] == ["aa", "bb"]
+
+
+def test_ranks_that_come_and_go_leave_no_open_files(host):
+    def files():
+        return len(os.listdir("/proc/self/fd"))
+
+    host.entries()
+    before = files()
+    for n in range(20):
+        made = host.add(incarnation=f"a{n}")
+        assert len(host.entries()) == 1
+        made.remove()
+        host.pages.clear()
+    host.entries()
+    assert files() <= before + 1
+
+
+def test_the_port_is_taken_over_when_its_holder_leaves():
+    holder = listening_socket("127.0.0.1", 0)
+    port = holder.getsockname()[1]
+    served, got = [], threading.Event()
+
+    def serve(listener):
+        served.append(listener)
+        got.set()
+
+    waits = HostPort(lambda: listening_socket("127.0.0.1", port), serve, retry_s=0.02)
+    waits.start()
+    try:
+        assert not got.wait(0.2)
+        holder.close()
+        assert got.wait(10)
+    finally:
+        waits.stop()
+        waits.join(10)
+        for listener in served:
+            listener.close()
+
+
+def test_a_port_that_may_not_be_had_is_tried_again(caplog):
+    tries = []
+
+    def listen():
+        tries.append(1)
+        if len(tries) < 4:
+            raise PermissionError(13, "Permission denied")
+        return listening_socket("127.0.0.1", 0)
+
+    served = []
+    caplog.set_level("WARNING", "worker_server.sidecar")
+    waits = HostPort(listen, served.append, retry_s=0.01)
+    waits.start()
+    wait_for(lambda: served, within_s=10, what="the port is had")
+    waits.join(10)
+    served[0].close()
+    assert [record.message for record in caplog.records] == ["the host's port: Permission denied"]

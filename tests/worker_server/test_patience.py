@@ -1,0 +1,196 @@
+"""Slow and many clients against the real server on loopback, with a small application."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.waiting import wait_for
+from worker_server.sidecar.listening import connections_that_fit, listening_socket
+from worker_server.sidecar.patience import HttpServer, Limits
+
+BIG = b"x" * (24 << 20)
+
+
+def application(environ, start_response):
+    path = environ["PATH_INFO"]
+    if path == "/slow":
+        environ["wsgi.input"].read()
+        time.sleep(0.4)
+    body = BIG if path == "/big" else f"{environ['REMOTE_ADDR']} {path}\n".encode()
+    start_response("200 OK", [("Content-Length", str(len(body))), ("Content-Type", "text/plain")])
+    return [body]
+
+
+class Served:
+    def __init__(self, **limits):
+        self.server = HttpServer(
+            application,
+            listening_socket("127.0.0.1", 0),
+            threads=2,
+            limits=Limits(**{"tend_s": 0.05, **limits}),
+        )
+        self.server.start()
+        self.open = contextlib.ExitStack()
+
+    def connect(self, data=b""):
+        sock = self.open.enter_context(
+            socket.create_connection(("127.0.0.1", self.server.port), timeout=10)
+        )
+        if data:
+            sock.sendall(data)
+        return sock
+
+    def get(self, path="/"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, len(answer.read())
+        finally:
+            connection.close()
+
+    def close(self):
+        self.open.close()
+        self.server.close()
+
+
+@pytest.fixture
+def served():
+    made = []
+
+    def serve(**limits):
+        made.append(Served(**limits))
+        return made[-1]
+
+    yield serve
+    for one in made:
+        one.close()
+
+
+def closes(sock, within_s=10.0):
+    """Whether the other side closes; how long it took."""
+    sock.settimeout(within_s)
+    began = time.monotonic()
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nHost: x\r\n", b"\r\n\r\n",
+     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab"],
+    ids=["nothing", "half a line", "half a header", "blank lines", "half a body"],
+)  # fmt: skip
+def test_a_request_that_stays_incomplete_is_dropped(served, sent):
+    server = served(request_s=0.3, idle_s=60)
+    assert closes(server.connect(sent)) < 5
+    assert server.get()[0] == 200
+
+
+def test_a_kept_connection_is_dropped_when_idle_and_not_before(served):
+    server = served(request_s=0.05, idle_s=0.8)
+    sock = server.connect(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+    assert closes(sock) > 0.4
+
+
+def test_a_client_that_does_not_read_is_dropped_and_holds_no_thread(served):
+    server = served(unread_s=0.6, request_s=0.3)
+    stuck = [server.connect(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(4)]
+    assert server.get() == (200, len(b"127.0.0.1 /\n"))
+    wait_for(lambda: server.server.dropped == 4, within_s=10, what="all four are dropped")
+    assert sum(len(sock.recv(1 << 20)) for sock in stuck) < len(BIG)
+
+
+def test_a_big_answer_arrives_whole(served):
+    assert served().get("/big") == (200, len(BIG))
+
+
+def test_an_answer_that_takes_longer_than_any_deadline_is_given(served):
+    assert served(request_s=0.1, idle_s=0.1, unread_s=0.1, young_s=0.0).get("/slow")[0] == 200
+
+
+def test_more_silent_clients_than_the_limit_do_not_shut_a_reader_out(served):
+    server = served(connections=50, request_s=60, young_s=0.1)
+    crowd = [server.connect(b"GET / HTTP/1.1\r\nX-a: ") for _ in range(300)]
+    stop = threading.Event()
+
+    def drip():
+        while not stop.wait(0.05):
+            for sock in crowd:
+                with contextlib.suppress(OSError):
+                    sock.send(b"b")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        for _ in range(3):
+            began = time.monotonic()
+            assert server.get()[0] == 200
+            assert time.monotonic() - began < 5
+    finally:
+        stop.set()
+        dripping.join()
+    assert server.server.dropped >= 250
+
+
+def test_the_oldest_makes_room_and_the_one_being_answered_does_not(served):
+    server = served(connections=2, request_s=60, young_s=0.05)
+    answered = server.connect(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    silent = server.connect()
+    with ThreadPoolExecutor(1) as pool:
+        third = pool.submit(server.get)
+        assert closes(silent) < 5
+        assert third.result(10)[0] == 200
+    assert answered.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_far_more_readers_than_threads_and_connections_are_all_answered(served):
+    server = served(connections=40)
+    with ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(lambda _: server.get()[0], range(300)))
+    assert answers == [200] * 300
+    assert server.server.dropped == 0
+
+
+def test_a_header_that_is_too_large_is_refused(served):
+    server = served(header_bytes=2048)
+    sock = server.connect(b"GET / HTTP/1.1\r\nX-a: " + b"b" * 4096 + b"\r\n\r\n")
+    assert b" 431 " in sock.recv(65536)
+
+
+def test_a_second_listener_shares_loop_threads_and_limits(served):
+    server = served()
+    second = listening_socket("127.0.0.1", 0)
+    port = second.getsockname()[1]
+    server.server.also(second)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall(b"GET /2 HTTP/1.0\r\n\r\n")
+        assert sock.makefile("rb").read().endswith(b"127.0.0.1 /2\n")
+    assert server.get()[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "0.0.0.0", "::"])
+def test_any_bind_listens(host):
+    try:
+        listener = listening_socket(host, 0)
+    except OSError as exc:
+        pytest.skip(f"no {host} here: {exc}")
+    with listener:
+        assert listener.getsockname()[1] > 0
+
+
+def test_as_many_connections_as_files_allow():
+    assert connections_that_fit(100) == 100
+    assert 8 <= connections_that_fit(10**9) < 10**9

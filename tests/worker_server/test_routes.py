@@ -1,0 +1,193 @@
+"""Every endpoint over a black box without a rank."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
+from worker_server import wire
+from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.evict import Eviction
+from worker_server.sidecar.help import LINES
+from worker_server.sidecar.profile import ProfileError
+from worker_server.sidecar.stacks import StacksError
+
+PROFILE = f"{wire.PATH_PROFILE}?duration=1.5"
+
+
+@pytest.fixture
+def box():
+    return FakeBox()
+
+
+@pytest.fixture
+def client(box):
+    return app_of(box).test_client()
+
+
+def test_reports_arrive_as_the_wire_parses_them(client, box):
+    state = wire.parse_state(client.get(wire.PATH_STATE).json)
+    assert (state.identity, state.step, state.heads) == (
+        IDENTITY, box.state().step, box.state().heads,
+    )  # fmt: skip
+    assert wire.parse_steps(client.get(wire.PATH_STEPS).json) == box.steps()
+    assert wire.parse_last_words(client.get(wire.PATH_LAST_WORDS).json) == box.last_words()
+    assert (
+        wire.parse_flight_record(client.get(wire.PATH_FLIGHT_RECORDER).json) == box.flight_record()
+    )
+    assert wire.parse_host(client.get(wire.PATH_HOST).json) == host_report()
+
+
+def test_parameters_reach_the_box(client, box):
+    client.get(f"{wire.PATH_STEPS}?since=12")
+    client.get(f"{wire.PATH_FLIGHT_RECORDER}?active=1&since=c9")
+    client.get(f"{wire.PATH_STACKS}?native=1")
+    client.get(PROFILE, headers=WITH_TOKEN)
+    assert box.asked == [
+        ("steps", 12), ("flight_record", True, "c9"), ("stacks", True), ("profile", 1.5),
+    ]  # fmt: skip
+
+
+def test_a_record_is_a_table_on_request(client):
+    answer = client.get(f"{wire.PATH_FLIGHT_RECORDER}?format=text")
+    assert answer.content_type == "text/plain; charset=utf-8"
+    assert answer.text == "2 collectives\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        (f"{wire.PATH_STATE}?x=1", "unknown parameter 'x', expected none"),
+        (f"{wire.PATH_STEPS}?since=-1", "'since' is '-1'"),
+        (f"{wire.PATH_STEPS}?since=", "'since' is ''"),
+        (f"{wire.PATH_STEPS}?since=9223372036854775808", "'since' is '9223372036854775808'"),
+        (f"{wire.PATH_STEPS}?since=1&since=2", "'since' is given more than once"),
+        (f"{wire.PATH_FLIGHT_RECORDER}?activ=1", "unknown parameter 'activ', expected active, "),
+        (f"{wire.PATH_FLIGHT_RECORDER}?active=yes", "'active' is 'yes', expected 1 or 0"),
+        (f"{wire.PATH_FLIGHT_RECORDER}?since=", "'since' is no 'cursor'"),
+        (f"{wire.PATH_FLIGHT_RECORDER}?format=xml", "'format' is 'xml', expected json or text"),
+        (f"{wire.PATH_STACKS}?native=", "'native' is ''"),
+        (wire.PATH_PROFILE, "'duration' is ''"),
+        (f"{wire.PATH_PROFILE}?duration=0", "'duration' is '0'"),
+        (f"{wire.PATH_PROFILE}?duration=60.5", "'duration' is '60.5'"),
+        (f"{wire.PATH_PROFILE}?duration=nan", "'duration' is 'nan'"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_named(client, box, path, error):
+    answer = client.get(path, headers=WITH_TOKEN)
+    assert answer.status_code == 400
+    assert error in answer.json["error"]
+    assert box.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "status"),
+    [
+        (wire.PATH_FLIGHT_RECORDER, ("flight_record", ValueError("no cursor: x")), 400),
+        (wire.PATH_WAIT_COUNTERS, ("wait_counters", ControlPlaneError("no answer")), 503),
+        (wire.PATH_STACKS, ("stacks", StacksError("py-spy is missing")), 503),
+        (wire.PATH_STACKS, ("stacks", LookupError("dead, and none were taken")), 410),
+        (PROFILE, ("profile", ProfileError(409, "one is running")), 409),
+        (PROFILE, ("profile", ProfileError(501, "no torch")), 501),
+    ],
+)
+def test_what_cannot_be_had_says_why(client, box, path, wrong, status):
+    name, exc = wrong
+    box.wrong[name] = exc
+    answer = client.get(path, headers=WITH_TOKEN)
+    assert (answer.status_code, answer.json) == (status, {"error": str(exc.args[-1])})
+
+
+def test_a_bug_is_a_500_without_its_traceback(client, box):
+    box.wrong["state"] = RuntimeError("secret")
+    answer = client.get(wire.PATH_STATE)
+    assert answer.status_code == 500
+    assert answer.json == {"error": "internal error: RuntimeError; see the sidecar's log"}
+
+
+@pytest.mark.parametrize(
+    ("path", "places", "busy"),
+    [
+        (wire.PATH_STACKS, 2, "stacks or profiles"),
+        (PROFILE, 2, "stacks or profiles"),
+        (wire.PATH_FLIGHT_RECORDER, 3, "records"),
+    ],
+)
+def test_slow_work_leaves_threads_for_the_state(box, path, places, busy):
+    app, box.gate = app_of(box), threading.Event()
+
+    def ask():
+        return app.test_client().get(path, headers=WITH_TOKEN).status_code
+
+    with ThreadPoolExecutor(places) as pool:
+        under_way = [pool.submit(ask) for _ in range(places)]
+        try:
+            for _ in under_way:
+                assert box.inside.acquire(timeout=10)
+            refused = app.test_client().get(path, headers=WITH_TOKEN)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+            assert refused.json["error"].startswith(f"{places} requests for {busy}")
+            assert app.test_client().get(wire.PATH_STATE).status_code == 200
+        finally:
+            box.gate.set()
+        assert [one.result(10) for one in under_way] == [200] * places
+    assert ask() == 200
+
+
+def test_an_eviction_is_carried_out_with_its_grace(box):
+    graces = []
+
+    def evictor(grace_s):
+        graces.append(grace_s)
+        return Eviction(("SIGTERM", "SIGKILL"), gone=False)
+
+    client = app_of(box, evictor=evictor).test_client()
+    order = {"reason": "it\nhangs", "grace_s": 7.5, "incarnation": "abc"}
+    answer = client.post(wire.PATH_EVICT, json=order, headers=WITH_TOKEN)
+    assert answer.json == {"schema": 1, "signalled": ["SIGTERM", "SIGKILL"], "gone": False}
+    assert graces == [7.5]
+
+
+def test_metrics_come_in_the_format_that_is_asked_for(client):
+    plain = client.get(wire.PATH_METRICS)
+    assert plain.content_type.startswith("text/plain; version=")
+    assert "# EOF" not in plain.text
+    modern = client.get(
+        wire.PATH_METRICS, headers={"Accept": "application/openmetrics-text;version=1.0.0"}
+    )
+    assert modern.content_type.startswith("application/openmetrics-text")
+    assert modern.text.endswith("# EOF\n")
+
+
+def test_the_help_page_has_a_line_for_every_route(client):
+    text = client.get("/", headers={"Accept": "*/*"}).text
+    rules = {rule.rule for rule in client.application.url_map.iter_rules()} - {"/"}
+    assert {line.path.partition("?")[0] for line in LINES} == rules
+    for line in LINES:
+        assert line.path in text
+        assert line.what in text
+    assert "curl http://localhost/v1/state  " in text
+    assert f"curl 'http://localhost{PROFILE.replace('1.5', '2')}' -H \"Authorization:" in text
+
+
+def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
+    box.identity = wire.Identity("<b>", wire.GroupName("g&h"), 0, 1, wire.Host('"x"'), 7, "abc")
+    client = app_of(box).test_client()
+    accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    answer = client.get("/", headers={"Accept": accept})
+    assert answer.content_type == "text/html; charset=utf-8"
+    assert "job &lt;b&gt;, host &quot;x&quot;" in answer.text
+    assert "<b>" not in answer.text
+    assert '<a href="/v1/state">' in answer.text
+    assert "src=" not in answer.text
+    assert "http://localhost/v1/evict -H &quot;Authorization" in answer.text
+
+
+def test_a_body_over_the_limit_is_one_line_of_json(client):
+    order = json.dumps({"reason": "x" * 17_000})
+    answer = client.post(wire.PATH_EVICT, data=order, headers=WITH_TOKEN)
+    assert (answer.status_code, list(answer.json)) == (413, ["error"])

@@ -1,0 +1,123 @@
+"""TLS inside waitress's loop, against real clients on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import trustme
+
+from tests.worker_server.test_patience import BIG, application, closes
+from worker_server.sidecar.listening import listening_socket
+from worker_server.sidecar.patience import HttpServer, Limits
+from worker_server.sidecar.tls import TlsError, server_context, tls_channel
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def files(authority, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    made = authority.issue_cert("127.0.0.1", "localhost")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    made.private_key_pem.write_to_path(str(key))
+    for blob in made.cert_chain_pems:
+        blob.write_to_path(str(cert), append=True)
+    return cert, key
+
+
+@pytest.fixture
+def server(files):
+    made = HttpServer(
+        application, listening_socket("127.0.0.1", 0), threads=2, scheme="https",
+        channel=tls_channel(server_context(*files)),
+        limits=Limits(request_s=0.5, tend_s=0.05),
+    )  # fmt: skip
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trusting(authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def get(port, context, path="/"):
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def test_a_client_that_trusts_the_authority_gets_answers(server, trusting):
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=trusting)
+    for _ in range(3):  # on one connection
+        connection.request("POST", "/again", b"x" * 40_000)
+        assert connection.getresponse().read() == b"127.0.0.1 /again\n"
+    connection.close()
+
+
+def test_a_big_answer_arrives_whole(server, trusting):
+    assert get(server.port, trusting, "/big") == BIG
+
+
+def test_many_clients_at_once(server, trusting):
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: get(server.port, trusting), range(60)))
+    assert answers == [b"127.0.0.1 /\n"] * 60
+
+
+def test_a_client_that_does_not_trust_it_is_not_served(server):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        get(server.port, ssl.create_default_context())
+
+
+def test_an_old_protocol_is_refused(server, trusting):
+    trusting.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        trusting.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(OSError, match=r"(?i)ssl|tls|reset"):
+        get(server.port, trusting)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"]
+)
+def test_a_handshake_that_is_not_finished_is_dropped(server, trusting, sent):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        sock.sendall(sent)
+        assert closes(sock) < 5
+    assert get(server.port, trusting)
+
+
+def test_plain_http_and_noise_are_dropped_at_once(server, trusting):
+    for noise in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", bytes(range(256)) * 100):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+            sock.sendall(noise)
+            began = time.monotonic()
+            closes(sock)
+            assert time.monotonic() - began < 5
+    assert get(server.port, trusting)
+
+
+def test_a_certificate_that_cannot_be_used_says_which_and_why(files, tmp_path):
+    cert, key = files
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nonsense")
+    other = tmp_path / "other.pem"
+    trustme.CA().issue_cert("localhost").private_key_pem.write_to_path(str(other))
+    for pair in ((bad, key), (cert, bad), (cert, other), (tmp_path / "none", key)):
+        with pytest.raises(TlsError, match=r"LIGHTKEEPER_TLS_CERT=.*KEY=.*not a certificate"):
+            server_context(*pair)

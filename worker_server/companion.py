@@ -1,0 +1,129 @@
+"""The sidecar as the rank sees it: started with the attach, started again when it was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from worker_server import run_dir
+from worker_server.complaint import complain
+
+_START_LIMIT_S = 60.0
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Before each new start. A sidecar that goes five times has a reason that a sixth does not mend."""
+_PR_SET_PTRACER = 0x59616D61
+
+
+class Companion:
+    """Keeps one sidecar beside this process; `look` is called by the beat."""
+
+    def __init__(
+        self,
+        files: run_dir.RankFiles,
+        start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = files
+        self._start = start or start_sidecar
+        self._clock = clock
+        self._launcher: subprocess.Popen[bytes] | None = self._start(files)
+        self._started_s = clock()
+        self._known: tuple[int, int] | None = None
+        """Pid and start ticks of the sidecar that was let in."""
+        self._restarts = 0
+        self._due_s: float | None = None
+        self._given_up = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to wait for: it is up, or will not come."""
+        return self._given_up or (self._known is not None and self._due_s is None)
+
+    def look(self) -> None:
+        """Reap the launcher, let the sidecar in, start it again if it is gone."""
+        self._reap()
+        if self._given_up:
+            return
+        if self._known is None:
+            self._admit()
+        elif run_dir.start_ticks(self._known[0]) != self._known[1]:
+            self._again()
+
+    def let_go(self) -> None:
+        """At the end of the process: a launcher that still runs is nobody's concern."""
+        if self._launcher is not None and self._launcher.poll() is None:
+            self._launcher.returncode = 0  # else Popen warns of it where such warnings are on
+
+    def _reap(self) -> None:
+        """The launcher forks the sidecar and exits; leave no zombie of it."""
+        if self._launcher is not None and self._launcher.poll() is not None:
+            self._launcher = None
+
+    def _admit(self) -> None:
+        """Let the sidecar (and its py-spy) look into this process, where Yama forbids it."""
+        found = _published(self._files.read_endpoint() or {})
+        if found is not None and self._launcher is None:
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(found[0]), 0, 0, 0)
+            self._known = found
+        elif self._clock() - self._started_s > _START_LIMIT_S:
+            self._give_up("did not come up")
+
+    def _again(self) -> None:
+        now = self._clock()
+        if self._restarts >= len(_PAUSES_S):
+            self._give_up(f"was started {1 + self._restarts} times and is gone again")
+        elif self._due_s is None:
+            self._due_s = now + _PAUSES_S[self._restarts]
+        elif now >= self._due_s:
+            self._due_s = self._known = None
+            self._restarts += 1
+            self._started_s = now
+            with contextlib.suppress(OSError):  # no process to be had: the time limit tells
+                self._launcher = self._start(self._files)
+
+    def _give_up(self, why: str) -> None:
+        self._given_up = True
+        complain(f"lightkeeper's WorkerServer {why}: see {self._files.log}", stacklevel=2)
+
+
+def _published(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The sidecar that published this file, if it lives."""
+    pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    return (pid, ticks) if run_dir.start_ticks(pid) == ticks else None
+
+
+def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
+    """A process of its own session that holds none of our files, pipes or terminals.
+
+    It inherits a pidfd of this process: however early we die, it knows whom to answer for, and
+    how we ended.
+    """
+    home = str(Path(__file__).resolve().parent.parent)
+    environ = dict(os.environ)
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
+    environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
+    own = os.pidfd_open(os.getpid())
+    try:
+        with files.log.open("ab") as log:  # what goes wrong before it can log by itself
+            return subprocess.Popen(
+                [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(own)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=files.page.parent,
+                env=environ,
+                start_new_session=True,
+                close_fds=True,
+                pass_fds=(own,),
+            )
+    finally:
+        os.close(own)

@@ -1,0 +1,117 @@
+"""What the rank leaves behind when it ends badly: the exception, and stacks at a fatal signal.
+
+Nothing here may change what the job prints or returns:
+
+- The main thread's exception is read from `sys.last_value`, which the interpreter sets before it
+  prints: `sys.excepthook` stays whose it is, also when it is replaced after the attach, and a
+  hook that fails prints no frame of ours.
+- `threading.excepthook` is chained, because threads have no such variable; the former hook is
+  always called.
+- faulthandler is enabled only where nobody enabled it, into a file of ours; it then lets the
+  signal do what it would have done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from worker_server.page import layout
+from worker_server.page.writer import PageWriter
+
+_MAX_TRACEBACK = 7000
+_MAX_MESSAGE = 500
+_HIGH_FD = 400
+"""Programs that close or reuse low descriptors by number must not find ours among them."""
+
+_page: PageWriter | None = None
+_noted: BaseException | None = None
+_hooked = False
+_crash_fd: int | None = None
+
+
+def install(page: PageWriter, crash_file: Path) -> None:
+    """Leave notes in this page, and stacks at a fatal signal in this file."""
+    global _page, _hooked  # noqa: PLW0603  hooks are the process's
+    _page = page
+    if not _hooked:
+        _hooked = True
+        _chain_thread_hook()
+    _arm(crash_file)
+
+
+def note_uncaught() -> None:
+    """Note the main thread's exception, once the interpreter has given up on it."""
+    global _noted  # noqa: PLW0603
+    value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if isinstance(value, BaseException) and value is not _noted:
+        _noted = value
+        _note("the main thread", value)
+
+
+def forget() -> None:
+    """In a forked child, which is not the rank: its end is no news of the rank."""
+    global _page  # noqa: PLW0603
+    _page = None
+    if _crash_fd is not None:
+        with contextlib.suppress(OSError):
+            _point(_crash_fd, Path(os.devnull))
+
+
+def _note(who: str, value: BaseException) -> None:
+    page = _page
+    if page is None:
+        return
+    # never let an exception that cannot be printed end the beat, or the original hook
+    with contextlib.suppress(Exception):
+        text = "".join(traceback.format_exception(value))
+        if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
+            text = "... cut\n" + text[-_MAX_TRACEBACK:]
+        summary = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
+        page.write_note(layout.NOTE_EXCEPTION, f"{who}\n{summary[:_MAX_MESSAGE]}\n{text}")
+
+
+def _chain_thread_hook() -> None:
+    original = threading.excepthook
+
+    def note_and_go_on(args: Any, /) -> None:
+        if args.exc_value is not None and args.exc_type is not SystemExit:
+            name = args.thread.name if args.thread is not None else "?"
+            _note(f'the thread "{name}"', args.exc_value)
+        original(args)
+
+    threading.excepthook = note_and_go_on
+
+
+def _arm(path: Path) -> None:
+    """Have stacks written at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL."""
+    global _crash_fd  # noqa: PLW0603
+    if _crash_fd is not None:  # a forked child that attaches as a rank of its own
+        _point(_crash_fd, path)
+        return
+    if faulthandler.is_enabled():
+        return
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    try:
+        _crash_fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    except OSError:  # a low limit of open files
+        _crash_fd = os.dup(low)
+    finally:
+        os.close(low)
+    faulthandler.enable(file=_crash_fd, all_threads=True)
+
+
+def _point(fd: int, path: Path) -> None:
+    """Let this descriptor, which faulthandler may hold, lead to another file."""
+    new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    try:
+        os.dup2(new, fd, inheritable=False)
+    finally:
+        os.close(new)

@@ -1,0 +1,165 @@
+"""All ranks of the host in one answer, from their pages: `GET /v1/host`.
+
+Every sidecar can give it, because the run directory holds every rank's page. One that cannot be
+read spoils its own entry and no other.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+from worker_server import run_dir, wire
+from worker_server.page.layout import PageError
+from worker_server.page.reader import PageReader
+from worker_server.sidecar.process import GoneError, PidfdProcess
+
+_log = logging.getLogger("worker_server.sidecar")
+
+
+class _Neighbour:
+    """One rank of the host, held open.
+
+    Raises:
+        PageError: its page cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._files = run_dir.RankFiles(path)
+        self._page = PageReader(path)
+        self._process: PidfdProcess | None = None
+        self.identity = self._page.identity
+        try:
+            self._process = PidfdProcess(self.identity.pid, self._page.start_ticks)
+        except GoneError:
+            self._process = None
+
+    def report(self) -> wire.StateReport:
+        now_ns = time.monotonic_ns()
+        process = wire.Process(alive=False, state=None)
+        if self._process is not None:
+            process = self._process.look(self._page.beat_age_s(now_ns))
+        return wire.StateReport(
+            identity=self.identity,
+            process=process,
+            step=self._page.step_state(now_ns),
+            heads=self._page.heads(now_ns),
+        )
+
+    def url(self) -> str | None:
+        """Of its own WorkerServer, as long as that lives."""
+        said = self._files.read_endpoint() or {}
+        url, pid, ticks = said.get("url"), said.get("sidecar_pid"), said.get("sidecar_ticks")
+        lives = isinstance(pid, int) and ticks and run_dir.start_ticks(pid) == ticks
+        return url if lives and isinstance(url, str) else None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+
+class HostView:
+    """Reads the pages of all ranks of one job in a run directory; safe from any thread."""
+
+    def __init__(
+        self, folder: Path, identity: wire.Identity, own: Callable[[], wire.StateReport]
+    ) -> None:
+        """`own`: the state of the rank that this process belongs to, which it knows best."""
+        self._folder = folder
+        self._identity = identity
+        self._own = own
+        self._lock = threading.Lock()
+        self._known: dict[Path, _Neighbour] = {}
+
+    def report(self) -> wire.HostReport:
+        """The answer of `GET /v1/host`, sorted by rank."""
+        with self._lock:
+            paths = sorted(self._folder.glob("*.page"))
+            for gone in self._known.keys() - set(paths):
+                self._known.pop(gone).close()
+            found = [self._entry(path) for path in paths]
+        entries = sorted((one for one in found if one is not None), key=_order)
+        return wire.HostReport(self._identity.host, tuple(entries))
+
+    def _entry(self, path: Path) -> wire.HostEntry | None:
+        try:
+            return self._read(path)
+        except (PageError, OSError, ValueError, LookupError, struct.error) as exc:
+            if not path.exists():
+                return None  # its sidecar took it away just now
+            self._forget(path)
+            return wire.HostEntry(_rank_of(path), None, error=" ".join(str(exc).split())[:300])
+
+    def _read(self, path: Path) -> wire.HostEntry | None:
+        one = self._known.get(path)
+        if one is None:
+            one = self._known[path] = _Neighbour(path)
+        if one.identity.job != self._identity.job:
+            return None
+        ours = one.identity.incarnation == self._identity.incarnation
+        report = self._own() if ours else one.report()
+        return wire.HostEntry(one.identity.rank, one.url(), report)
+
+    def _forget(self, path: Path) -> None:
+        one = self._known.pop(path, None)
+        if one is not None:
+            one.close()
+
+
+def _order(entry: wire.HostEntry) -> tuple[str, int, str]:
+    group, rank = wire.split_rank_name(entry.rank)
+    return group, rank, entry.report.identity.incarnation if entry.report else ""
+
+
+def _rank_of(path: Path) -> wire.RankName:
+    """By its file's name: its page could not tell."""
+    name = unquote(path.stem.rpartition("-")[0])
+    try:
+        wire.split_rank_name(name)
+    except wire.WireError:
+        return wire.rank_name(path.stem, 0)
+    return wire.RankName(name)
+
+
+class HostPort(threading.Thread):
+    """Tries to have the host's port, once a second, until it has; then keeps it to the end."""
+
+    def __init__(
+        self,
+        listen: Callable[[], socket.socket],
+        serve: Callable[[socket.socket], None],
+        retry_s: float = 1.0,
+    ) -> None:
+        super().__init__(name="host-port", daemon=True)
+        self._listen = listen
+        self._serve = serve
+        self._retry_s = retry_s
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until the port is ours."""
+        told: int | None = errno.EADDRINUSE  # a neighbour has it: no news
+        while not self._stopped.is_set():
+            try:
+                listener = self._listen()
+            except OSError as exc:
+                if exc.errno != told:
+                    told = exc.errno
+                    _log.warning("the host's port: %s", os.strerror(exc.errno or 0))
+                self._stopped.wait(self._retry_s)
+            else:
+                self._serve(listener)
+                _log.info("the host's port %d is ours", listener.getsockname()[1])
+                return
+
+    def stop(self) -> None:
+        """Stop trying."""
+        self._stopped.set()

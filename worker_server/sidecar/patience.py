@@ -1,0 +1,251 @@
+"""Waitress with patience that ends: slow and many clients keep nobody else from an answer.
+
+Theory of operation. Waitress reads requests in its main thread and gives only whole ones to its
+worker threads, so a slow client holds no thread. But it knows no deadline for a request, and at
+its connection limit it stops accepting: as many silent clients as the limit shut everybody out.
+Here each connection *waits* for its client while no request of it is being answered: for the rest
+of a request, for the next one, or until the client takes the answer. Each wait has a deadline. At
+the limit the connection that has waited longest makes room for the next, once it has waited
+`young_s`; a connection whose request is being answered never does. A client that sends its request
+at once is read before it could become the oldest, because the loop accepts one connection a turn
+and reads whatever has come at every turn.
+
+An answer is buffered (waitress spills what is over 1 MiB into a temporary file), so that a client
+that reads slowly holds no thread either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer
+from waitress.task import ThreadedTaskDispatcher
+
+_FULL_PAUSE_S: Final = 0.05
+_log = logging.getLogger("worker_server.sidecar")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a client may take, and how many there may be. Seconds."""
+
+    connections: int = 1024
+    request_s: float = 10.0
+    """Until a request is complete, from the connection's or the request's first byte."""
+    idle_s: float = 15.0
+    """Until the next request of a kept connection."""
+    unread_s: float = 10.0
+    """Without a byte of the answer being taken."""
+    young_s: float = 0.5
+    """A connection that waits no longer is not dropped for room: shorter would drop honest
+    clients of a busy machine, longer keeps readers waiting behind a crowd of silent ones."""
+    tend_s: float = 1.0
+    """Between two looks at the deadlines."""
+    header_bytes: int = 16 * 1024
+    body_bytes: int = 64 * 1024
+    """Read before the application says what is wrong with it (its own limit is 16 KiB)."""
+
+
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """One connection. Only the main thread drops it; worker threads only set its clocks."""
+
+    server: PatientServer
+
+    def __init__(self, server: PatientServer, *args: Any, **kw: Any) -> None:
+        self.since_s = self.moved_s = time.monotonic()
+        self.idle = False
+        super().__init__(server, *args, **kw)
+
+    def add_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
+        """It is open."""
+        super().add_channel(map)
+        self.server.crowd.channels.add(self)
+
+    def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
+        """It is closed."""
+        super().del_channel(map)
+        self.server.crowd.channels.discard(self)
+
+    def received(self, data: bytes) -> bool:
+        """Some bytes of a request."""
+        if self.idle:
+            self.idle, self.since_s = False, time.monotonic()
+        return bool(super().received(data))
+
+    def write_soon(self, data: Any) -> int:
+        """Take a part of the answer; when the last is taken, the wait for the client begins."""
+        self.idle, self.since_s = True, time.monotonic()
+        if not self.total_outbufs_len:
+            self.moved_s = self.since_s
+        return int(super().write_soon(data))
+
+    def send(self, data: bytes, do_close: bool = True) -> int:
+        """Send what the client takes."""
+        sent = int(super().send(data, do_close))
+        if sent:
+            self.note_sent()
+        return sent
+
+    def note_sent(self) -> None:
+        """The client took bytes of the answer."""
+        self.moved_s = time.monotonic()
+
+    def waits_since_s(self) -> float | None:
+        """Since when it waits for its client; None while its request is being answered."""
+        if self.total_outbufs_len:
+            return self.moved_s
+        return None if self.requests else self.since_s
+
+    def overdue(self, limits: Limits, now_s: float) -> bool:
+        """Whether its client has had its time."""
+        since_s = self.waits_since_s()
+        if since_s is None:
+            return False
+        if self.total_outbufs_len:
+            return now_s - since_s > limits.unread_s
+        return now_s - since_s > (limits.idle_s if self.idle else limits.request_s)
+
+
+class Crowd:
+    """All connections of one process, over all its listeners."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.channels: set[Channel] = set()
+        self.dropped = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody else fits in."""
+        return len(self.channels) >= self.limits.connections
+
+    def drop_overdue(self) -> None:
+        """Drop those whose time is over."""
+        now_s = time.monotonic()
+        for channel in list(self.channels):
+            if channel.overdue(self.limits, now_s):
+                self._drop(channel)
+
+    def oldest(self) -> Channel | None:
+        """Who makes room for the next; None while everybody is being answered, or is young."""
+        waits = [(since_s, id(one), one) for one in list(self.channels)
+                 if (since_s := one.waits_since_s()) is not None]  # fmt: skip
+        if not waits:
+            return None
+        since_s, _, channel = min(waits)
+        return channel if time.monotonic() - since_s >= self.limits.young_s else None
+
+    def make_room(self) -> None:
+        """Drop the oldest, if there is one that may be dropped."""
+        channel = self.oldest()
+        if channel is not None:
+            self._drop(channel)
+
+    def _drop(self, channel: Channel) -> None:
+        self.dropped += 1
+        channel.handle_close()
+
+
+class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
+    """Accepts on one listening socket; several may share one `Crowd`, loop and worker threads."""
+
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        crowd: Crowd,
+        channel: type[Channel],
+        **waitress: Any,
+    ) -> None:
+        self.crowd = crowd
+        self.channel_class = channel
+        self._last_tended_s = 0.0
+        where = (listener.family, listener.type, 0, listener.getsockname())
+        super().__init__(app, _sock=listener, bind_socket=False, sockinfo=where, **waitress)
+
+    def readable(self) -> bool:
+        """Whether to accept: not when full, unless somebody can make room."""
+        return self.accepting and (not self.crowd.full or self.crowd.oldest() is not None)
+
+    def handle_accept(self) -> None:
+        """Accept one connection."""
+        if self.crowd.full:
+            self.crowd.make_room()
+        try:
+            super().handle_accept()
+        except OSError as exc:  # a client that left at once must not close the listener
+            _log.info("a connection failed at once: %s", exc)
+
+    def run(self) -> None:
+        """Serve for ever, in this thread."""
+        while self._map:
+            tend_s = self.crowd.limits.tend_s
+            wasyncore.poll2(_FULL_PAUSE_S if self.crowd.full else tend_s, self._map)
+            now_s = time.monotonic()
+            if now_s - self._last_tended_s >= tend_s / 2:
+                self._last_tended_s = now_s
+                self.crowd.drop_overdue()
+
+
+class HttpServer:
+    """The HTTP server of a sidecar: one loop, its worker threads, one listener or two."""
+
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        *,
+        threads: int,
+        limits: Limits | None = None,
+        channel: type[Channel] = Channel,
+        scheme: str = "http",
+    ) -> None:
+        limits = limits or Limits()
+        self._app = app
+        self._crowd = Crowd(limits)
+        self._map: dict[int, Any] = {}
+        self._channel = channel
+        self._adjustments = Adjustments(
+            threads=threads, ident=None, clear_untrusted_proxy_headers=True,
+            max_request_header_size=limits.header_bytes, max_request_body_size=limits.body_bytes,
+            outbuf_high_watermark=1 << 40, log_socket_errors=False,
+            url_scheme=scheme, listen="127.0.0.1:0",
+        )  # fmt: skip
+        self._dispatcher = ThreadedTaskDispatcher()
+        self._dispatcher.set_thread_count(threads)
+        self._server = self._listen_on(listener)
+        self.port = int(listener.getsockname()[1])
+
+    @property
+    def dropped(self) -> int:
+        """Connections dropped so far."""
+        return self._crowd.dropped
+
+    def _listen_on(self, listener: socket.socket) -> PatientServer:
+        return PatientServer(
+            self._app, listener, self._crowd, self._channel,
+            map=self._map, dispatcher=self._dispatcher, adj=self._adjustments,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Serve in a thread of its own."""
+        threading.Thread(target=self._server.run, name="http", daemon=True).start()
+
+    def also(self, listener: socket.socket) -> None:
+        """Serve on one more socket, from any thread."""
+        self._server.trigger.pull_trigger(lambda: self._listen_on(listener))
+
+    def close(self) -> None:
+        """End the loop and the threads (tests; a sidecar just exits)."""
+        self._dispatcher.shutdown(cancel_pending=True, timeout=1)
+        with contextlib.suppress(OSError):
+            self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
