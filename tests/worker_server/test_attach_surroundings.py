@@ -115,6 +115,21 @@ def test_with_every_port_of_the_range_taken_any_other_is_taken_and_logged(run_di
     assert any("taking any" in log.read_text() for log in run_dir.glob("*.log"))
 
 
+@needs_network
+def test_with_no_port_to_be_had_the_rank_trains_on_and_the_sidecar_takes_one_when_it_can(run_dir):
+    hog = (
+        "import socket, threading\n"
+        "hogs = [socket.create_server(('127.0.0.1', port)) for port in (40000, 40001)]\n"
+        "threading.Timer(3, lambda: [hog.close() for hog in hogs]).start()\n"
+    )
+    few = "sysctl -qw net.ipv4.ip_local_port_range='40000 40001'"
+    up = f'ip link set lo up && {few} && exec "$0" "$@"'
+    done = run(hog + LIVE, "unshare", "-n", "sh", "-c", up, LIGHTKEEPER_RUN_DIR=str(run_dir))
+    assert done.stdout.startswith("Reporter 3 http://127.0.0.1:4000"), done.stderr
+    assert done.stderr == ""
+    assert any("no port is free" in log.read_text() for log in run_dir.glob("*.log"))
+
+
 WITHOUT_TORCH = """
 import sys
 class NoTorch:
