@@ -1,49 +1,10 @@
-"""Who a rank is and what its sidecar does, by the environment."""
+"""What a sidecar does, by the environment."""
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
-
 import pytest
 
-from worker_server.environment import (
-    SettingError,
-    Settings,
-    for_sidecar,
-    identity_from,
-    run_dir_from,
-)
-
-
-def who(**environ):
-    return identity_from(environ, 7, "abc")
-
-
-def test_torchruns_variables_and_the_group_name_make_the_rank():
-    rank = who(REPLICA_GROUP="rg_1", RANK="1", WORLD_SIZE="2", LIGHTKEEPER_JOB="j",
-               LIGHTKEEPER_HOST="h")  # fmt: skip
-    assert (rank.rank, rank.job, rank.host, rank.world_size, rank.pid) == ("rg_1.1", "j", "h", 2, 7)
-
-
-def test_an_empty_environment_is_rank_zero_of_a_job():
-    rank = who()
-    assert (rank.rank, rank.job, rank.host) == ("job.0", "job", socket.gethostname())
-
-
-def test_the_replica_group_id_stands_in_for_the_name():
-    assert who(REPLICA_GROUP_ID="0").rank == "0.0"
-    assert who(REPLICA_GROUP_ID="0", REPLICA_GROUP="rg").rank == "rg.0"
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [{"RANK": "x"}, {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "-1"}, {"WORLD_SIZE": "0"}],
-    ids=str,
-)
-def test_a_rank_that_makes_no_sense_is_refused(environ):
-    with pytest.raises(SettingError, match=r"RANK|WORLD_SIZE"):
-        who(**environ)
+from worker_server.environment import SettingError, Settings, for_sidecar
 
 
 def test_the_token_file_wins_over_the_variable(tmp_path):
@@ -114,7 +75,3 @@ def test_files_are_found_by_a_sidecar_that_works_in_another_folder(monkeypatch, 
     assert environ == {
         "LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token"), "LIGHTKEEPER_TLS_KEY": "", "A": "b",
     }  # fmt: skip
-
-
-def test_the_run_directory_can_be_named():
-    assert run_dir_from({"LIGHTKEEPER_RUN_DIR": "/x/y"}) == Path("/x/y")
