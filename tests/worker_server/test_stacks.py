@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 
 import pytest
 
@@ -94,7 +96,9 @@ def test_without_either_the_answer_says_what_is_missing_and_what_there_is_instea
 def test_after_death_all_that_was_kept_is_given_newest_first(page, bench, tmp_path):
     bench.box.stacks()
     page.write_note(layout.NOTE_STACKS, NOTE)
-    (tmp_path / "a.crash").write_text("Fatal Python error: Aborted\n")
+    crash = tmp_path / "a.crash"
+    crash.write_text("Fatal Python error: Aborted\n")
+    os.utime(crash, (time.time() + 60,) * 2)  # else within the file clock's grain of the note
     bench.process.dead = True
     heads = [line for line in bench.box.stacks().splitlines() if line.startswith("#")]
     assert [head.split(",")[0] for head in heads] == [

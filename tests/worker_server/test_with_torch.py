@@ -51,7 +51,8 @@ def start_parent(run_dir, *arguments):
         [sys.executable, str(PARENT), *arguments],
         env={
             **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
-            "LIGHTKEEPER_LINGER_S": "10", "MASTER_PORT": str(port), "REPLICA_GROUP": "rg_1",
+            "LIGHTKEEPER_LINGER_S": "0" if arguments == ("exits",) else "10",
+            "MASTER_PORT": str(port), "REPLICA_GROUP": "rg_1",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -64,10 +65,11 @@ def endings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exits")
     folder.chmod(0o700)
     with start_parent(folder, "exits") as parent:
-        answer, _ = parent.communicate(timeout=170)
+        answer, _ = parent.communicate(timeout=280)
     return json.loads(answer)
 
 
+@pytest.mark.timeout(300)  # the first of them waits for all the endings
 @pytest.mark.parametrize(
     ("ending", "way"),
     [(ending, way) for ending in EXPECTED for way in ("attached", "hammered")
