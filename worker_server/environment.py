@@ -120,14 +120,23 @@ def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
             raise SettingError(f"{name} is set and {other} is not: TLS needs both")
         if text and not os.access(text, os.R_OK):
             raise SettingError(f"{name}={text}: no such file, or it cannot be read")
-        found.append(Path(text).absolute() if text else None)
+        found.append(Path(text) if text else None)
     return found[0], found[1]
+
+
+_FILES = ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
+
+
+def for_sidecar(environ: Mapping[str, str]) -> dict[str, str]:
+    """The rank's environment, as its sidecar understands it, which works in another folder."""
+    files = {name: str(Path(environ[name]).absolute()) for name in _FILES if environ.get(name)}
+    return {**environ, **files}
 
 
 def _token(environ: Mapping[str, str]) -> str | None:
     path = environ.get("LIGHTKEEPER_TOKEN_FILE")
     if not path:
-        return environ.get("LIGHTKEEPER_TOKEN") or None
+        return environ.get("LIGHTKEEPER_TOKEN", "").strip() or None
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:
