@@ -32,9 +32,16 @@ def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
 class RankUnderTest:
     """One rank process; its sidecar is found by the endpoint file, as a person would."""
 
-    def __init__(self, action: str, run_dir: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self,
+        action: str,
+        run_dir: Path,
+        environ: dict[str, str],
+        stderr_to: Path | None = None,
+    ) -> None:
         own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
         self.run_dir = run_dir
+        err = None if stderr_to is None else stderr_to.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), action],
             env={
@@ -43,8 +50,11 @@ class RankUnderTest:
                 **environ,
             },
             stdout=subprocess.PIPE,
+            stderr=err,
             text=True,
         )  # fmt: skip
+        if err is not None:
+            err.close()
         self._endpoint: dict[str, Any] | None = None
 
     @property
