@@ -255,6 +255,7 @@ class PageWriter(AsideWriter):
         Works of the old one may still come back; what they write no longer moves the head.
         """
         fresh = GroupRow(row.index, row.name, row.members)
+        fresh.held = row.held
         row.completed = layout.RETIRED
         words = self._words
         words[row.word + 6] = 0
