@@ -32,7 +32,7 @@ def attempt(page, number, *, committed=True):
     begin = time.monotonic_ns()
     page.change_phase(page.phase_id("forward"))
     page.change_phase(layout.PHASE_OTHER)
-    page.write_attempt(number, number // 2, begin, time.monotonic_ns(), committed)
+    page.end_attempt(number, number // 2, begin, time.monotonic_ns(), committed)
 
 
 def numbers(rows):

@@ -19,6 +19,10 @@ _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
 _RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
 
 
+_NO_STEP = (0, 0, 0, layout.NONE, layout.NONE, layout.NONE, 0, 0, layout.NO_STRING, 0,
+            layout.LOSS_ABSENT, layout.NONE, 0, 0.0)  # fmt: skip
+
+
 def _or_none(value: int) -> int | None:
     return None if value == layout.NONE else value
 
@@ -54,7 +58,7 @@ class PageReader(AsideReader):
 
     def step_state(self, now_ns: int) -> wire.StepState | None:
         """What the rank reports of itself; None when it never reported anything."""
-        if not any(self._phases_begun()) and self._step_slot() is None:
+        if not (any(self._phases_begun()) or self._begun()[0] or self._step_slot()):
             return None
         return self._build_step(now_ns, *self._phase_and_seconds())
 
@@ -65,15 +69,12 @@ class PageReader(AsideReader):
         names = self._phase_names()
         name = names[phase_id] if 0 <= phase_id < len(names) else names[layout.PHASE_INIT]
         started = since or self._words[layout.W_STARTED]
-        row = self._step_slot()
-        if row is None:
-            return wire.StepState(
-                step=0, attempt=0, progress=progress, phase=name, commits=0, seconds=seconds,
-                phase_age_s=max(0, now_ns - started) * NS, tags=self.tags(),
-                counters=self.counters(), source=self.source(),
-            )  # fmt: skip
+        begun, begun_step = self._begun()
+        row = self._step_slot() or _NO_STEP
         (step, attempt, commits, last_commit, quorum, participants, healing, errored, replica,
          tokens, loss_kind, committed_step, failures, loss) = row  # fmt: skip
+        if begun > attempt:
+            step, attempt = begun_step, begun
         return wire.StepState(
             step=step,
             attempt=attempt,
@@ -109,13 +110,10 @@ class PageReader(AsideReader):
 
         def copy() -> tuple[int, ...] | None:
             begun = self._phases_begun()
-            start = layout.PHASE_WORD * layout.WORD
-            blob = self._map[start : start + _PHASES.size]
+            blob = self._copy(layout.PHASE_WORD, _PHASES.size)
             return _PHASES.unpack(blob) if self._phases_begun() == begun else None
 
-        numbers = self._retry(copy) or _PHASES.unpack_from(
-            self._map, layout.PHASE_WORD * layout.WORD
-        )
+        numbers = self._retry(copy) or _PHASES.unpack(self._copy(layout.PHASE_WORD, _PHASES.size))
         slots = numbers[: layout.PHASE_SLOT_WORDS], numbers[layout.PHASE_SLOT_WORDS :]
         whole = [(last, phase, since) for first, phase, since, last, *_ in slots if first == last]
         _, running, since = phase = max(whole, default=(0, layout.PHASE_INIT, 0))
@@ -142,6 +140,19 @@ class PageReader(AsideReader):
 
         return self._retry(read) or [(0, 0, 0)]
 
+    def _begun(self) -> tuple[int, int]:
+        """The attempt that was begun last, and its step."""
+
+        def read() -> tuple[int, int] | None:
+            whole = []
+            for slot in (layout.W_BEGUN, layout.W_BEGUN + layout.BEGUN_SLOT_WORDS):
+                last, step = self._words[slot + 2], self._words[slot + 1]
+                if self._words[slot] == last:
+                    whole.append((last, step))
+            return max(whole) if whole else None
+
+        return self._retry(read) or (0, 0)
+
     def _step_slot(self) -> tuple[Any, ...] | None:
         """The newest whole step body, None before the first."""
 
@@ -150,7 +161,7 @@ class PageReader(AsideReader):
             for n in (0, 1):
                 word = layout.STEP_WORD + n * layout.STEP_SLOT_WORDS
                 last = self._words[word + _STEP_SLOT.size // layout.WORD - 1]
-                row = _STEP_SLOT.unpack_from(self._map, word * layout.WORD)
+                row = _STEP_SLOT.unpack(self._copy(word, _STEP_SLOT.size))
                 if self._words[word] == last:
                     whole.append((last, row[1:-1]))
             return max(whole) if whole else None
@@ -238,7 +249,7 @@ class PageReader(AsideReader):
         for index in range(layout.RING_SLOTS):
             offset = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
             last = self._words[offset // layout.WORD + _RING_TAIL_WORD]
-            row = _RING_SLOT.unpack_from(self._map, offset)
+            row = _RING_SLOT.unpack(self._copy(offset // layout.WORD, _RING_SLOT.size))
             if last and self._words[offset // layout.WORD] == last:
                 rows.append((last, row[1:-1]))
         rows.sort()

@@ -175,6 +175,14 @@ class PageWriter(AsideWriter):
 
     # -- step -------------------------------------------------------------------------------
 
+    def begin_attempt(self, attempt: int, step: int) -> None:
+        """Publish that an attempt begins; attempts count up one by one."""
+        words = self._words
+        slot = layout.W_BEGUN + (attempt & 1) * layout.BEGUN_SLOT_WORDS
+        words[slot] = attempt
+        words[slot + 1] = step
+        words[slot + 2] = attempt
+
     def write_step(self, facts: StepFacts) -> None:
         """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
@@ -187,7 +195,7 @@ class PageWriter(AsideWriter):
             facts.loss_kind, facts.committed_step, facts.failures, facts.loss, stamp,
         )  # fmt: skip
 
-    def write_attempt(
+    def end_attempt(
         self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: int
     ) -> None:
         """Keep an attempt that is over in the steps ring; attempts count up one by one."""
