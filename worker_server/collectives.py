@@ -1,9 +1,16 @@
 """Writes torch.distributed's public collectives into the page's ring.
 
 Each function is replaced by a thin wrapper of the same signature, in `torch.distributed` and in
-`torch.distributed.distributed_c10d`. A name that user code imported before the attach
-(`from torch.distributed import all_reduce`) keeps the original and is not seen; neither is what
-C++ does by itself (DDP's reducer).
+`torch.distributed.distributed_c10d`. FSDP2, `torch.distributed.nn`, the `*_object` functions and
+`batch_isend_irecv` call these by their module and are seen with them.
+
+Not seen, and told as torch's alone in the merged record (`sidecar/merge`), heads do not move:
+what C++ does by itself (DDP's reducer; c10d's completion hook exists for NCCL only and takes the
+GIL on the watchdog's thread), functional collectives (DTensor; the compiler traces these very
+functions with fake tensors), symmetric memory, and calls by a name that user code imported before
+the attach (`from torch.distributed import all_reduce`): methods of a C++ class cannot be
+replaced, and swapping a function's code would change what torch.compile inlines. With
+`LIGHTKEEPER_ATTACH=1` or `python -m worker_server` the attach comes before any such import.
 
 An entry is written before the call and completed after it, so that a call that never comes
 back, or takes the process with it, is on record. `async_op=True` completes when the returned

@@ -9,7 +9,9 @@ from worker_server.sidecar.timeline import render
 
 def record(ring=(), **kwargs):
     return wire.FlightRecord(
-        identity(pid=7), **{"alive": True, "members": {}, "dropped": 0, "torch": None, **kwargs}, ring=ring
+        identity(pid=7),
+        **{"alive": True, "members": {}, "dropped": 0, "torch": None, **kwargs},
+        ring=ring,
     )
 
 
