@@ -75,7 +75,7 @@ def reachable_host(settings: Settings) -> str:
         return socket.gethostname()
 
 
-def listening_socket(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
+def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
     """A socket that listens on the first address that `host` stands for.
 
     Raises:
