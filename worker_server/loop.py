@@ -94,6 +94,11 @@ class Loop:
             self.on = False
             complain(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
 
+    @property
+    def manager(self) -> object | None:
+        """The torchft Manager that is observed."""
+        return self._manager
+
     def observe(self, manager: object) -> None:
         """Read quorum and health from this torchft Manager, at the end of every attempt."""
         self._manager = manager
