@@ -272,7 +272,7 @@ def writer(tmp_path):
 @pytest.mark.integration
 def test_reads_under_a_writer_at_full_speed_and_after_its_death_are_whole(tmp_path, writer):
     reading = Reading(Path(tmp_path) / "fast.page")
-    for _ in range(100):
+    for _ in range(30):
         reading.check()  # mostly the ring, which is large
         for _ in range(30):
             reading.check_the_rest()
