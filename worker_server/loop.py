@@ -95,7 +95,7 @@ class Loop:
             complain(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
 
     @property
-    def manager(self) -> object | None:
+    def manager(self) -> Any:
         """The torchft Manager that is observed."""
         return self._manager
 
