@@ -109,7 +109,7 @@ def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
         Path(temporary) / name if temporary else None,
         Path("/tmp") / name,  # noqa: S108
     ]
-    return tuple(dict.fromkeys(place for place in places if place is not None))
+    return tuple(dict.fromkeys(place.absolute() for place in places if place is not None))
 
 
 def first_usable(

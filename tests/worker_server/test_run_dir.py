@@ -19,6 +19,7 @@ def test_the_named_place_comes_first_then_memory_then_the_session_then_temporary
         Path("/a/b"), Path("/dev/shm") / NAME, Path("/run/user/7") / NAME, Path("/scratch") / NAME,
         Path("/tmp") / NAME,
     )  # fmt: skip
+    assert candidates({"LIGHTKEEPER_RUN_DIR": "here"})[0] == Path.cwd() / "here"
     assert candidates({"TMPDIR": "/tmp"}) == (Path("/dev/shm") / NAME, Path("/tmp") / NAME)
 
 
