@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ssl
 import threading
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -60,13 +62,33 @@ class Question:
     max_bytes: int
     method: str = "GET"
     json: Mapping[str, Any] | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
+    """Sent to this URL and nowhere else: redirects are not followed."""
+
+
+class CaError(Exception):
+    """The file of authorities cannot be used; the message is one line for a person."""
+
+
+def trust(ca_file: Path) -> ssl.SSLContext:
+    """Trust exactly the authorities of this file (PEM) for https.
+
+    Raises:
+        CaError: it cannot be read or holds none.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, FileNotFoundError) else "no certificates in PEM"
+        raise CaError(f"cannot use --ca-file {ca_file}: {why}") from exc
 
 
 class Fetcher:
     """Owns the loop, its thread and the connections. Close it when done."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: whom to trust for https; None: whom the system trusts."""
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._resolvers = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         self._loop.set_default_executor(self._resolvers)
@@ -77,7 +99,10 @@ class Fetcher:
     async def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=CONNECT_KEPT_S, ttl_dns_cache=60
+                limit=0,
+                keepalive_timeout=CONNECT_KEPT_S,
+                ttl_dns_cache=60,
+                ssl=True if self._tls is None else self._tls,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # each question brings its own deadline
@@ -117,6 +142,8 @@ class Fetcher:
             raise FetchError(Failure.TIMEOUT, detail) from exc
         except aiohttp.ClientConnectorDNSError as exc:
             raise FetchError(Failure.UNRESOLVED, f"cannot resolve {exc.host}") from exc
+        except aiohttp.ClientConnectorCertificateError as exc:
+            raise FetchError(Failure.GARBAGE, f"its certificate: {exc.certificate_error}") from exc
         except aiohttp.ClientConnectorError as exc:
             stuck = exc.os_error.errno in _STUCK_ERRNOS
             failure = Failure.TIMEOUT if stuck else Failure.REFUSED

@@ -53,8 +53,10 @@ class Sweep:
 class Poller:
     """Polls over the shared fetcher."""
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, token: str | None = None) -> None:
+        """`token`: for reading, where WorkerServers want one."""
         self._fetcher = fetcher
+        self._token = token
 
     def sweep(
         self,
@@ -112,16 +114,23 @@ class Poller:
     async def _get(
         self, url: str, end: float, max_bytes: int, parse: Callable[[Any], T]
     ) -> T | Unreachable:
-        question = Question(url, timeout_s=end - time.monotonic(), max_bytes=max_bytes)
+        timeout_s = end - time.monotonic()
+        question = Question(url, timeout_s=timeout_s, max_bytes=max_bytes, token=self._token)
         try:
             answer = await self._fetcher.fetch(question)
             if answer.status != 200:
-                return Unreachable(Failure.HTTP, f"status {answer.status}")
+                return Unreachable(Failure.HTTP, describe_status(answer.status))
             return parse(json.loads(answer.body))
         except FetchError as exc:
             return Unreachable(exc.failure, exc.detail)
         except (ValueError, OverflowError, RecursionError) as exc:  # WireError is a ValueError
             return Unreachable(Failure.GARBAGE, " ".join(str(exc).split())[:200])
+
+
+def describe_status(status: int) -> str:
+    """What a status of a WorkerServer means, where it means more than itself."""
+    wants_token = " (it does not take this monitor's token)" if status in (401, 403) else ""
+    return f"status {status}{wants_token}"
 
 
 def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:

@@ -14,7 +14,7 @@ from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
-from monitor.fetch import Fetcher
+from monitor.fetch import CaError, Fetcher, trust
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, ViewCollector
@@ -28,8 +28,9 @@ from monitor.targets import Registry, TargetsError, TargetsFile
 log = logging.getLogger(__name__)
 
 TOKENLESS = (
-    "no token is configured: WorkerServers will refuse to evict, only the Lighthouse's kill is "
-    "left, and quarantine and eviction by hand are off (start with --token-file FILE)"
+    "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
+    "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "
+    "by hand are off (start with --token-file FILE)"
 )
 
 
@@ -47,6 +48,8 @@ class Options:
     lighthouse: str | None = None
     targets: Path | None = None
     token: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    """Authorities to trust for https; None: those that the system trusts."""
     patience: Patience = field(default_factory=Patience)
 
 
@@ -62,7 +65,7 @@ class Service:
         self._stack = ExitStack()
         try:
             self._start()
-        except (ServeError, StoreError, TargetsError) as exc:
+        except (ServeError, StoreError, TargetsError, CaError) as exc:
             self._stack.close()
             raise StartError(str(exc)) from exc
         except BaseException:
@@ -100,7 +103,7 @@ class Service:
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
-        fetcher = Fetcher()
+        fetcher = Fetcher(None if options.ca_file is None else trust(options.ca_file))
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
         evictors = Evictors(
@@ -120,7 +123,7 @@ class Service:
             config=options.config,
             clock=clock,
             registry=registry,
-            poller=Poller(fetcher),
+            poller=Poller(fetcher, options.token),
             lighthouse=lighthouse,
             judge=Pipeline(options.config, remembered.incidents, evictions),
             store=store,

@@ -17,8 +17,26 @@ if TYPE_CHECKING:
 __all__ = ["attach"]
 
 
-def attach() -> StepReporter:
-    """Report this process as a rank and start its WorkerServer; never raises, never waits."""
-    from worker_server.attachment import attach as attach_now  # noqa: PLC0415  wire stays light
+def attach(
+    *,
+    job: str | None = None,
+    group: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    host: str | None = None,
+) -> StepReporter:
+    """Report this process as a rank and start its WorkerServer; never raises, never waits.
 
-    return attach_now()
+    What is not given comes from the launcher's variables (see `identity`): `rank` and
+    `world_size` are those in the replica group, `host` the node that a scheduler knows. Calling
+    it again gives the same reporter, whatever is given.
+    """
+    from worker_server import autoload  # noqa: PLC0415  wire stays light
+    from worker_server.attachment import attach as attach_now  # noqa: PLC0415
+
+    autoload.fulfil()
+    given = {
+        "LIGHTKEEPER_JOB": job, "REPLICA_GROUP": group, "RANK": rank, "WORLD_SIZE": world_size,
+        "LIGHTKEEPER_HOST": host,
+    }  # fmt: skip
+    return attach_now({name: str(value) for name, value in given.items() if value is not None})

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from worker_server import control_plane, last_words, profile, run_dir
+from worker_server import control_plane, last_words, profile, run_dir, wire
 from worker_server.beat import Beat
 from worker_server.companion import Companion
 from worker_server.complaint import complain
-from worker_server.environment import Settings, identity_from, run_dir_from
+from worker_server.environment import Settings
 from worker_server.frames import stacks_text
+from worker_server.identity import POD, identity_from
 from worker_server.page import layout
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter, StepReporter
@@ -24,11 +26,11 @@ from worker_server.torch_hook import when_torch
 _attached: StepReporter | None = None
 
 
-def attach() -> StepReporter:
+def attach(told: Mapping[str, str] | None = None) -> StepReporter:
     """Report this process as a rank, and start its WorkerServer beside it.
 
     Never raises and never waits for the sidecar. Calling it again gives the same reporter.
-    `LIGHTKEEPER=0` in the environment switches it off.
+    `told` wins over the environment. `LIGHTKEEPER=0` in the environment switches it off.
     """
     global _attached  # noqa: PLW0603  one process is one rank
     if _attached is not None:
@@ -37,32 +39,51 @@ def attach() -> StepReporter:
         _attached = NullReporter()
         return _attached
     try:
-        _attached = _attach()
+        _attached = _attach({**os.environ, **(told or {})})
     except Exception as exc:  # noqa: BLE001  training goes on without us
         _attached = NullReporter()
         _warn(f"lightkeeper is not attached: {exc!r}")
     return _attached
 
 
-def _attach() -> Reporter:
-    environ = os.environ
-    folder = run_dir_from(environ)
-    run_dir.prepare(folder)
+def _attach(environ: Mapping[str, str]) -> Reporter:
     identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
     Settings.from_environ(environ, identity.group_rank)  # a bad setting is better said here
-    files = run_dir.RankFiles.of(folder, identity.rank, identity.incarnation)
-    ticks = run_dir.start_ticks(os.getpid())
-    page = PageWriter.create(files.page, identity, ticks or 0)
+    files, page = run_dir.first_usable(
+        run_dir.candidates(environ), lambda folder: _new_page(folder, identity), _warn
+    )
+    _say_what_is_missing(identity, environ)
     companion = Companion(files)
     reporter = Reporter(page, _UrlOf(files))
     _leave_last_words(page, files)
     end = _start_beat(page, files, companion)
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
+    if environ.get("LIGHTKEEPER_TORCH") == "0":
+        return reporter
     try:
         when_torch(lambda: _distributed(reporter, files))
     except Exception as exc:  # noqa: BLE001  steps are worth reporting without torch's part
         _warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
+
+
+def _new_page(folder: Path, identity: wire.Identity) -> tuple[run_dir.RankFiles, PageWriter]:
+    files = run_dir.RankFiles.of(folder, identity.rank, identity.incarnation)
+    page = PageWriter.create(files.page, identity, run_dir.start_ticks(os.getpid()) or 0)
+    try:
+        run_dir.check_room(folder)
+    except OSError:
+        files.remove()
+        raise
+    return files, page
+
+
+def _say_what_is_missing(identity: wire.Identity, environ: Mapping[str, str]) -> None:
+    if identity.host.startswith(POD) and environ.get("LOCAL_RANK", "0") == "0":
+        _warn(
+            f"lightkeeper does not know the node of {identity.host}, so quarantine cannot keep "
+            "anybody off it: set LIGHTKEEPER_HOST from spec.nodeName"
+        )
 
 
 def _leave_last_words(page: PageWriter, files: run_dir.RankFiles) -> None:
@@ -98,6 +119,12 @@ def _start_beat(
 
 def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
     """What waits until torch is there. Never raises: it may run inside an import."""
+    try:
+        from worker_server.integrations.optimizer import count_steps  # noqa: PLC0415
+
+        count_steps(reporter.from_source("optimizer"))
+    except Exception as exc:  # noqa: BLE001
+        _warn(f"lightkeeper does not count the optimizer's steps: {exc!r}")
     try:
         from worker_server import collectives  # noqa: PLC0415  imports torch.distributed
 

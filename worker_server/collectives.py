@@ -1,9 +1,16 @@
 """Writes torch.distributed's public collectives into the page's ring.
 
 Each function is replaced by a thin wrapper of the same signature, in `torch.distributed` and in
-`torch.distributed.distributed_c10d`. A name that user code imported before the attach
-(`from torch.distributed import all_reduce`) keeps the original and is not seen; neither is what
-C++ does by itself (DDP's reducer).
+`torch.distributed.distributed_c10d`. FSDP2, `torch.distributed.nn`, the `*_object` functions and
+`batch_isend_irecv` call these by their module and are seen with them.
+
+Not seen, and told as torch's alone in the merged record (`sidecar/merge`), heads do not move:
+what C++ does by itself (DDP's reducer; c10d's completion hook exists for NCCL only and takes the
+GIL on the watchdog's thread), functional collectives (DTensor; the compiler traces these very
+functions with fake tensors), symmetric memory, and calls by a name that user code imported before
+the attach (`from torch.distributed import all_reduce`): methods of a C++ class cannot be
+replaced, and swapping a function's code would change what torch.compile inlines. With
+`LIGHTKEEPER_ATTACH=1` or `python -m worker_server` the attach comes before any such import.
 
 An entry is written before the call and completed after it, so that a call that never comes
 back, or takes the process with it, is on record. `async_op=True` completes when the returned
@@ -23,7 +30,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -37,6 +44,8 @@ from worker_server.reporter import Reporter
 _UNNAMED = frozenset({"", "undefined"})
 _MAX_CACHED = 4096
 _compiling = torch.compiler.is_dynamo_compiling
+_recorded_elsewhere: tuple[type, ...] = ()
+"""Kinds of groups whose own methods write the entry: TorchFT's, see `torchft_groups`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +102,17 @@ _OPS = (
 _ALWAYS_ASYNC = frozenset({"isend", "irecv"})
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
-_recorder: _Recorder | None = None
+_recorder: Recorder | None = None
 _originals: dict[str, Callable[..., Any]] = {}
 
 
 def install(reporter: Reporter) -> None:
     """Record from now on into this reporter's page. Patches once, whoever calls again."""
     global _recorder  # noqa: PLW0603  the wrappers outlive any one attach
-    _recorder = _Recorder(reporter)
+    _recorder = Recorder(reporter)
+    from worker_server import torchft_hook  # noqa: PLC0415  it records by way of this module
+
+    torchft_hook.install(reporter)
     if _originals:
         return
     for op in _OPS:
@@ -114,6 +126,19 @@ def install(reporter: Reporter) -> None:
                 setattr(module, op.name, wrapper)
     _let_p2pop_know()
     os.register_at_fork(after_in_child=_stop)
+
+
+def current() -> Recorder | None:
+    """Where to record now; None after a fork."""
+    return _recorder
+
+
+def leave_to(kind: type, folder: str) -> None:
+    """Groups of this kind record themselves; frames of files in this folder are no call sites."""
+    global _recorded_elsewhere, _plumbing_folders  # noqa: PLW0603
+    _recorded_elsewhere = (*_recorded_elsewhere, kind)
+    _plumbing_folders = (*_plumbing_folders, folder + os.sep)
+    _plumbing.clear()
 
 
 def _stop() -> None:
@@ -163,13 +188,13 @@ def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
     return recorded
 
 
-class _Entry:
+class Entry:
     """A collective on its way; `leave` completes it once."""
 
     __slots__ = ("_open", "_recorder", "_row", "_seq", "_ticket", "is_async")
 
     def __init__(
-        self, recorder: _Recorder, row: GroupRow, ticket: int, seq: int, is_async: bool
+        self, recorder: Recorder, row: GroupRow, ticket: int, seq: int, is_async: bool
     ) -> None:
         self._recorder = recorder
         self._row = row
@@ -189,7 +214,7 @@ class _Entry:
         if not isinstance(work, dist.Work):
             return work
         try:
-            return _WatchedWork(work, self)
+            return WatchedWork(work, self)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._recorder.disable(exc)
             return work
@@ -210,25 +235,37 @@ class _Entry:
         self._open = False
         try:
             page = self._recorder.page
-            text = page.intern(_describe(error), is_error=True) if error is not None else 0
+            text = page.intern(describe(error), is_error=True) if error is not None else 0
             page.leave(self._row, self._ticket, self._seq, text)
         except Exception as exc:  # noqa: BLE001
             self._recorder.disable(exc)
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """In one line, as the ring keeps it."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-class _WatchedWork(dist.Work):
+class Watched(Protocol):
+    """What a work tells of its waiting."""
+
+    def hold(self) -> None:
+        """The rank waits from now on."""
+
+    def complete(self, error: BaseException | None) -> None:
+        """It need not wait any more."""
+
+
+class WatchedWork(dist.Work):
     """The work of a collective, which tells the ring when it was waited for."""
 
-    def __init__(self, work: Any, entry: _Entry) -> None:
+    def __init__(self, work: Any, entry: Watched) -> None:
         super().__init__()
         self._work = work
         self._entry = entry
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """As the work's own; the entry is left when it returns."""
         self._entry.hold()
         try:
             result = self._work.wait(*args, **kwargs)
@@ -239,6 +276,7 @@ class _WatchedWork(dist.Work):
         return result
 
     def is_completed(self) -> Any:
+        """As the work's own; the entry is left when it is true."""
         done = self._work.is_completed()
         if done:
             self._entry.complete(None)
@@ -246,7 +284,7 @@ class _WatchedWork(dist.Work):
 
 
 def _forward(name: str) -> Callable[..., Any]:
-    def method(self: _WatchedWork, *args: Any, **kwargs: Any) -> Any:
+    def method(self: WatchedWork, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._work, name)(*args, **kwargs)
 
     method.__name__ = name
@@ -254,8 +292,8 @@ def _forward(name: str) -> Callable[..., Any]:
 
 
 for _name in dir(dist.Work):
-    if not _name.startswith("__") and _name not in _WatchedWork.__dict__ and _name != "unbox":
-        setattr(_WatchedWork, _name, _forward(_name))
+    if not _name.startswith("__") and _name not in WatchedWork.__dict__ and _name != "unbox":
+        setattr(WatchedWork, _name, _forward(_name))
 
 
 class _Inside(threading.local):
@@ -264,7 +302,20 @@ class _Inside(threading.local):
     depth = 0
 
 
-class _Recorder:
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the ring wants to know of a call."""
+
+    op: str
+    sizes_in: Any = ()
+    sizes_out: Any = ()
+    dtype: Any = None
+    reduces: bool = False
+    reduce_op: Any = None
+    root: int = layout.NONE
+
+
+class Recorder:
     """Turns calls into ring entries."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -275,6 +326,7 @@ class _Recorder:
         self._sites: dict[tuple[CodeType, int], int] = {}
         self._shapes: dict[tuple[Any, Any], bytes] = {}
         self._texts: dict[Any, int] = {}
+        self._reduce_ops: dict[Any, int] = {}
         self._on = True
 
     def disable(self, why: BaseException) -> None:
@@ -284,7 +336,7 @@ class _Recorder:
         self._on = False
         complain(f"lightkeeper lost the collectives: {why!r}", stacklevel=5)
 
-    def enter(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry | None:
+    def enter(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Write the entry; None when this call is not recorded."""
         inside = self.inside
         if inside.depth or not self._on:
@@ -319,7 +371,28 @@ class _Recorder:
             self.disable(exc)
             return None
         inside.depth = 1
-        return _Entry(self, row, ticket, seq, is_async)
+        return Entry(self, row, ticket, seq, is_async)
+
+    def enter_read(self, row: GroupRow, call: Call, flags: int) -> tuple[int, int] | None:
+        """Write the entry of a call that somebody else has read; None when it is not recorded."""
+        if not self._on:
+            return None
+        try:
+            return self.page.enter(
+                row,
+                self._text(call.op),
+                self._text(call.dtype) if call.dtype else layout.NO_STRING,
+                self._reduce_op(call.reduce_op) if call.reduces else layout.NO_STRING,
+                call.root,
+                self._facts.step,
+                self._facts.attempt,
+                self._site(),
+                flags,
+                self._shape_text(call.sizes_in, call.sizes_out),
+            )
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.disable(exc)
+            return None
 
     # -- who ---------------------------------------------------------------------------------
 
@@ -337,7 +410,7 @@ class _Recorder:
         return row
 
     def _new_row(self, group: Any) -> GroupRow | None:
-        if group is dist.GroupMember.NON_GROUP_MEMBER:
+        if group is dist.GroupMember.NON_GROUP_MEMBER or isinstance(group, _recorded_elsewhere):
             return None
         members = tuple(c10d._world.pg_group_ranks.get(group, ()))
         world = dist.GroupMember.WORLD
@@ -358,7 +431,12 @@ class _Recorder:
     def _reduce_op(self, op: Any) -> int:
         if op is None:
             return self._text("SUM")
-        return self.page.intern(str(op).rpartition(".")[2].rstrip(">")[:32])
+        kind = getattr(op, "op", op)  # an options object has it wrapped, with a factor
+        known = self._reduce_ops.get(kind)
+        if known is None:
+            text = str(kind).rpartition(".")[2].rstrip(">")[:32]
+            known = self._reduce_ops[kind] = self.page.intern(text)
+        return known
 
     def _shape_text(self, sizes_in: Any, sizes_out: Any) -> bytes:
         key = sizes_in, sizes_out
@@ -375,7 +453,7 @@ class _Recorder:
     # -- where ----------------------------------------------------------------------------------
 
     def _site(self) -> int:
-        """The nearest frame outside of torch and of this file."""
+        """The nearest frame outside of torch, torchft and this package."""
         frame: FrameType | None = sys._getframe(3)  # enter <- recorded <- the caller
         while frame is not None:
             code = frame.f_code
@@ -392,16 +470,19 @@ class _Recorder:
         return layout.NO_STRING
 
 
-_TORCH_DIR = os.path.dirname(torch.__file__) + os.sep
+_plumbing_folders: tuple[str, ...] = (
+    "<",
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    contextlib.__file__,  # a profiler's range around a function of torchft's
+)
 _plumbing: dict[CodeType, bool] = {}
 
 
 def _is_plumbing(code: CodeType) -> bool:
     known = _plumbing.get(code)
     if known is None:
-        name = code.co_filename
-        known = name.startswith((_TORCH_DIR, "<")) or name == __file__
-        _plumbing[code] = known
+        known = _plumbing[code] = code.co_filename.startswith(_plumbing_folders)
     return known
 
 

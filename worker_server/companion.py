@@ -14,6 +14,7 @@ from typing import Any
 
 from worker_server import run_dir
 from worker_server.complaint import complain
+from worker_server.environment import for_sidecar
 
 _START_LIMIT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -108,7 +109,7 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     how we ended.
     """
     home = str(Path(__file__).resolve().parent.parent)
-    environ = dict(os.environ)
+    environ = for_sidecar(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
     own = os.pidfd_open(os.getpid())

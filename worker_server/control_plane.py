@@ -12,12 +12,16 @@ What is known to end badly, and how it is avoided here (facts: torch 2.13.0):
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _PING_TIMEOUT_S = 1.0
+_ERRORS_ONLY = 2
 _pinned: list[Any] = []
 
 
@@ -32,11 +36,28 @@ def start(path: Path) -> bool:
         from torch._C._distributed_c10d import _WorkerServer  # noqa: PLC0415
     except ImportError:
         return False
-    server = _WorkerServer(str(path))
+    with _quiet():
+        server = _WorkerServer(str(path))
     _pinned.append(server)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     path.chmod(0o600)
     return _ping(path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch announces its server as a warning on stderr, which is the job's and not ours."""
+    try:
+        library = Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libc10.so"
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+    except (KeyError, OSError, ValueError):  # a torch that logs in another way: one line more
+        yield
+        return
+    before, level.value = level.value, max(level.value, _ERRORS_ONLY)
+    try:
+        yield
+    finally:
+        level.value = before
 
 
 def _ping(path: Path) -> bool:

@@ -1,15 +1,12 @@
-"""What the environment says: who this rank is and what its sidecar shall do."""
+"""What the environment says of the sidecar; who the rank is stands in `identity`."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from worker_server import wire
 
 
 class SettingError(ValueError):
@@ -47,27 +44,6 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
     if text not in ("0", "1"):
         raise SettingError(f"{name}={text!r} is neither 0 nor 1")
     return text == "1"
-
-
-def identity_from(environ: Mapping[str, str], pid: int, incarnation: str) -> wire.Identity:
-    """Who this process is, by torchrun's variables and ours.
-
-    Raises:
-        SettingError: RANK or WORLD_SIZE make no sense.
-    """
-    rank, world = _whole(environ, "RANK", 0), _whole(environ, "WORLD_SIZE", 1)
-    if not 0 <= rank < world:
-        raise SettingError(f"RANK={rank} is outside WORLD_SIZE={world}")
-    group = environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or "job"
-    return wire.Identity(
-        job=environ.get("LIGHTKEEPER_JOB") or "job",
-        group=wire.GroupName(group),
-        group_rank=rank,
-        world_size=world,
-        host=wire.Host(environ.get("LIGHTKEEPER_HOST") or socket.gethostname()),
-        pid=pid,
-        incarnation=incarnation,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +120,23 @@ def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
             raise SettingError(f"{name} is set and {other} is not: TLS needs both")
         if text and not os.access(text, os.R_OK):
             raise SettingError(f"{name}={text}: no such file, or it cannot be read")
-        found.append(Path(text).absolute() if text else None)
+        found.append(Path(text) if text else None)
     return found[0], found[1]
+
+
+_FILES = ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
+
+
+def for_sidecar(environ: Mapping[str, str]) -> dict[str, str]:
+    """The rank's environment, as its sidecar understands it, which works in another folder."""
+    files = {name: str(Path(environ[name]).absolute()) for name in _FILES if environ.get(name)}
+    return {**environ, **files}
 
 
 def _token(environ: Mapping[str, str]) -> str | None:
     path = environ.get("LIGHTKEEPER_TOKEN_FILE")
     if not path:
-        return environ.get("LIGHTKEEPER_TOKEN") or None
+        return environ.get("LIGHTKEEPER_TOKEN", "").strip() or None
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:
@@ -159,15 +144,3 @@ def _token(environ: Mapping[str, str]) -> str | None:
     if not token:
         raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path} is empty")
     return token
-
-
-def run_dir_from(environ: Mapping[str, str]) -> Path:
-    """Where pages and sockets go; not created yet."""
-    named = environ.get("LIGHTKEEPER_RUN_DIR")
-    if named:
-        return Path(named)
-    name = f"lightkeeper-{os.getuid()}"
-    for parent in (Path("/dev/shm"), Path(environ.get("XDG_RUNTIME_DIR") or "/nonexistent")):  # noqa: S108
-        if os.access(parent, os.W_OK | os.X_OK):
-            return parent / name
-    return Path("/tmp") / name  # noqa: S108

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import isfinite
 from time import monotonic_ns
+from typing import Any
 
 from worker_server.complaint import complain
 from worker_server.page import layout
@@ -27,7 +28,9 @@ class Loop:
         """Whether the next phase begins an attempt: the loop tells only the ends of its steps."""
         self.outer: list[int] = []
         """Phases that the running one pauses."""
-        self.manager: object | None = None
+        self._manager: Any = None
+        self._unread = False
+        self._replica = ""
         self._open = False
         self._begin_ns = 0
         self._end_ns = 0
@@ -37,15 +40,17 @@ class Loop:
         page, facts = self.page, self.facts
         now = page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
         if self._open:
-            page.write_attempt(facts.attempt, facts.step, self._begin_ns, now, 0)
+            page.end_attempt(facts.attempt, facts.step, self._begin_ns, now, 0)
         facts.step = step
         facts.attempt += 1
         self.due = False
         self._open = True
         self._begin_ns = now
-        if self.manager is not None:
-            self._read_manager(facts)
-        page.write_step(facts)
+        page.begin_attempt(facts.attempt, step)
+        if self._unread:  # who we are is worth telling before the first end
+            self._unread = False
+            self._read_manager(self._manager, facts)
+            page.write_step(facts)
 
     def begin_next(self) -> None:
         """An attempt begins with a phase: of the next step, or of the same again."""
@@ -74,9 +79,9 @@ class Loop:
             facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
         self._open = False
         self._end_ns = now
-        if self.manager is not None:
-            self._read_manager(facts)
-        page.write_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
+        if self._manager is not None:
+            self._read_manager(self._manager, facts)
+        page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
         page.write_step(facts)
 
     def rest(self) -> int:
@@ -89,21 +94,38 @@ class Loop:
             self.on = False
             complain(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
 
-    def _read_manager(self, facts: StepFacts) -> None:
+    @property
+    def manager(self) -> Any:
+        """The torchft Manager that is observed."""
+        return self._manager
+
+    def observe(self, manager: object) -> None:
+        """Read quorum and health from this torchft Manager, at the end of every attempt."""
+        self._manager = manager
+        self._unread = manager is not None
+
+    def _read_manager(self, manager: Any, facts: StepFacts) -> None:
         """Plain attributes only: the Manager's methods wait for the quorum."""
-        manager = self.manager
-        quorum = getattr(manager, "_quorum_id", None)
-        participants = getattr(manager, "_participating_replica_world_size", None)
-        if not isinstance(quorum, int) or quorum < 0:  # -1: no quorum yet
+        try:
+            quorum = manager._quorum_id
+            participants = manager._participating_replica_world_size
+            healing, errored = manager._healing, manager._errored
+            replica = manager._logger._replica_id
+        except AttributeError:
+            quorum = getattr(manager, "_quorum_id", None)
+            participants = getattr(manager, "_participating_replica_world_size", None)
+            healing = getattr(manager, "_healing", False)
+            errored = getattr(manager, "_errored", None)
+            replica = getattr(manager, "_replica_id", None)
+        if quorum.__class__ is not int or quorum < 0:  # -1: no quorum yet
             quorum = participants = layout.NONE
-        elif not isinstance(participants, int):
+        elif participants.__class__ is not int:
             participants = layout.NONE
         facts.quorum_id = quorum
         facts.participants = participants
-        facts.healing = bool(getattr(manager, "_healing", False))
-        facts.errored = getattr(manager, "_errored", None) is not None
-        replica = getattr(getattr(manager, "_logger", None), "_replica_id", None)
-        if not isinstance(replica, str):
-            replica = getattr(manager, "_replica_id", None)
-        named = self.page.intern(replica) if isinstance(replica, str) else layout.NO_STRING
-        facts.replica_id = named
+        facts.healing = bool(healing)
+        facts.errored = errored is not None
+        if replica is not self._replica:
+            self._replica = replica
+            known = isinstance(replica, str)
+            facts.replica_id = self.page.intern(replica) if known else layout.NO_STRING

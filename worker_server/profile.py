@@ -27,9 +27,10 @@ from typing import Any
 _PROBE_S = 0.2
 _GROWTH = 10
 """From window to window: a probe that met the loop while it waited must not mislead by more."""
-_MAX_EVENTS = 150_000
-"""More make a longer trace and a longer stop of training: about 7 us each in all."""
-_EVENT_BYTES = 300
+_MAX_EVENTS = 100_000
+"""More make a longer trace and a longer stop of training: 7 us each in all, more on a busy
+machine."""
+_EVENT_BYTES = 255
 _MAX_GROWTH = 256 * 2**20
 """Of the rank's memory while the profiler runs; more may be the job's own, and ends it as well."""
 MAX_TRACE_BYTES = 128 * 2**20
@@ -56,13 +57,13 @@ class _Session(threading.Thread):
         super().__init__(name="lightkeeper-profile", daemon=True)
         self._duration_s = float(ask["duration_s"])
         self._trace = trace
-        self._stop = threading.Event()
+        self._end_asked = threading.Event()
         self.over = threading.Event()
         """The profiler is not running any more (the file may still be written)."""
 
     def end_early(self, timeout_s: float) -> None:
         """Stop profiling now, and wait until the profiler is free."""
-        self._stop.set()
+        self._end_asked.set()
         self.over.wait(timeout_s)
 
     def run(self) -> None:
@@ -86,9 +87,9 @@ class _Session(threading.Thread):
         """Windows that grow until one is long enough, or as long as it may be; the last counts."""
         planned_s, cut = min(_PROBE_S, self._duration_s), None
         while True:
-            window = _Window(planned_s, self._stop)
+            window = _Window(planned_s, self._end_asked)
             events = self._save(window, draft) / _EVENT_BYTES
-            if self._stop.is_set():
+            if self._end_asked.is_set():
                 cut = "the job ended, or began a profile of its own"
             elif window.grown:
                 cut = "the rank's memory grew by more than a profile may take"
@@ -190,9 +191,12 @@ def _begin(ask: dict[str, Any], trace: Path) -> _RefusedError | None:
             return _RefusedError(409, "a profile is running in this rank")
         if _theirs or sys.modules["torch.autograd.profiler"]._is_profiler_enabled:
             return _RefusedError(409, "the job itself has torch's profiler running")
-        session = _Session(ask, trace)
-        session.start()
-        _ours = session
+        _ours = _Session(ask, trace)
+    try:
+        _ours.start()
+    except RuntimeError as exc:  # no thread to be had, or the interpreter ends
+        _ours = None
+        return _RefusedError(503, f"the rank cannot profile: {exc}")
     return None
 
 
@@ -218,8 +222,7 @@ def _watched(original: Callable[..., Any], *, begins: bool) -> Callable[..., Any
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
         global _theirs  # noqa: PLW0603
-        session = _ours
-        if session is threading.current_thread():
+        if isinstance(threading.current_thread(), _Session):
             return original(*args, **kwargs)
         if not begins:
             try:

@@ -134,7 +134,7 @@ class Reporter(Voice):
 
     def observe_manager(self, manager: object) -> None:
         """Read quorum and health from this torchft Manager from now on."""
-        self.loop.manager = manager
+        self.loop.observe(manager)
 
     def close(self) -> None:
         """Training is over: what follows is an ending, not a failure."""

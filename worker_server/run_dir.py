@@ -3,6 +3,10 @@
 A rank owns `NAME.page`, `NAME.sock` (torch's control plane), `NAME.json` (where its sidecar
 listens) and `NAME.log`, where NAME is rank and incarnation. The directory is 0700: whoever may
 enter it may read and control the ranks.
+
+It belongs into memory: the rank writes its page at every step, and a page on a disk would be
+written out again and again. Where the first choice cannot be used (not there, read-only, full,
+open to others) the next one is taken, and said.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ import json
 import os
 import stat
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from worker_server.page.layout import PageError
@@ -23,7 +28,10 @@ from worker_server.page.reader import PageReader
 
 _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0
+_ROOM_BYTES = 192 * 1024
+"""Two logs of 64 KiB, the endpoint file twice while it is replaced, and a rest."""
 _COMING_S = 60.0
+T = TypeVar("T")
 
 
 class RunDirError(OSError):
@@ -87,6 +95,62 @@ class RankFiles:
         for path in (self.page, self.socket, self.endpoint, self.crash, *traces):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where pages and sockets may go, the best place first; nothing is made yet."""
+    name = f"lightkeeper-{os.getuid()}"
+    named = environ.get("LIGHTKEEPER_RUN_DIR")
+    session, temporary = environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR")
+    places = [
+        Path(named) if named else None,
+        Path("/dev/shm") / name,  # noqa: S108
+        Path(session) / name if session else None,
+        Path(temporary) / name if temporary else None,
+        Path("/tmp") / name,  # noqa: S108
+    ]
+    return tuple(dict.fromkeys(place.absolute() for place in places if place is not None))
+
+
+def first_usable(
+    places: tuple[Path, ...], use: Callable[[Path], T], warn: Callable[[str], None]
+) -> T:
+    """What `use` makes of the first place that can be prepared and used.
+
+    Not being there counts like everything else; `warn` hears once where it went instead.
+
+    Raises:
+        RunDirError: none can be used; the message says why of each.
+    """
+    troubles: list[str] = []
+    for place in places:
+        try:
+            prepare(place)
+            made = use(place)
+        except OSError as exc:
+            if exc.errno is None and not isinstance(exc, RunDirError):
+                raise  # not the place's fault
+            troubles.append(_trouble(place, exc))
+            continue
+        if troubles:
+            warn(f"lightkeeper uses {place}, for {'; '.join(troubles)}")
+        return made
+    raise RunDirError("; ".join(troubles))
+
+
+def _trouble(place: Path, exc: OSError) -> str:
+    return str(exc) if isinstance(exc, RunDirError) else f"{place}: {exc.strerror or exc}"
+
+
+def check_room(run_dir: Path) -> None:
+    """Whether the sidecar's endpoint file and log still find room beside the page.
+
+    Raises:
+        RunDirError: hardly any space is left.
+    """
+    space = os.statvfs(run_dir)
+    if space.f_bavail * space.f_frsize < _ROOM_BYTES:
+        raise RunDirError(f"{run_dir}: No space left for the sidecar's files")
 
 
 def prepare(run_dir: Path) -> None:

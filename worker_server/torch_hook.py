@@ -1,4 +1,4 @@
-"""Do something as soon as torch is imported, without importing it for anybody.
+"""Do something as soon as torch (or a part of torchft) is imported, importing it for nobody.
 
 The moment is the end of `import torch`: torch.distributed is imported in the middle of it, when
 half of torch is not there yet.
@@ -13,24 +13,28 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_NAME = "torch"
-
 
 def when_torch(act: Callable[[], None]) -> None:
-    """Call `act` now when torch is imported, else right after it is.
+    """Call `act` now when torch is imported, else right after it is."""
+    when_imported("torch", act)
+
+
+def when_imported(name: str, act: Callable[[], None]) -> None:
+    """Call `act` now when this module is imported, else right after it is.
 
     A fixed moment, not "a second later": every rank must count its collectives from the first.
     """
-    if "torch" in sys.modules:
+    if name in sys.modules:
         act()
     else:
-        sys.meta_path.insert(0, _Watcher(act))
+        sys.meta_path.insert(0, _Watcher(name, act))
 
 
 class _Watcher(MetaPathFinder):
-    """Lets the other finders find torch and adds one act after its import."""
+    """Lets the other finders find the module and adds one act after its import."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name = name
         self._act = act
 
     def find_spec(
@@ -39,7 +43,7 @@ class _Watcher(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        if fullname != _NAME:
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)

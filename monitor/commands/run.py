@@ -31,6 +31,9 @@ examples:
         --min-replicas 2 --budget 2/hour
   serve the network (ranks register with LIGHTKEEPER_MONITOR=http://head:8470):
     lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token
+  the same, where the ranks' WorkerServers speak TLS (LIGHTKEEPER_TLS_CERT, LIGHTKEEPER_TLS_KEY):
+    lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+        --ca-file ca.pem
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
 
@@ -68,6 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--observe", action="store_true", help="say what would be evicted, and evict nothing"
     )
     add_token_option(parser)
+    parser.add_argument(
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        default=Path(named) if (named := os.environ.get("LIGHTKEEPER_CA_FILE")) else None,
+        help="PEM file of the authorities to trust for https:// WorkerServers and Lighthouse "
+        "(default: LIGHTKEEPER_CA_FILE, else whom the system trusts)",
+    )
     parser.add_argument(
         "--targets",
         type=Path,
@@ -141,6 +152,7 @@ def _options(args: argparse.Namespace) -> Options:
         lighthouse=url,
         targets=args.targets,
         token=read_token(args.token_file),
+        ca_file=args.ca_file,
         patience=Patience(quarantine_s=last_s),
     )
 

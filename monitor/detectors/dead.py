@@ -10,7 +10,7 @@ from __future__ import annotations
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import WaitGraph
 from monitor.detectors.wording import listed, plural, seconds
-from monitor.history import FINISHED_PHASE, History, RankTrack
+from monitor.history import FINISHED_PHASE, History, RankTrack, inside_own_group
 from monitor.names import GroupName
 
 
@@ -92,6 +92,8 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     if track.report is None:
         return False
     for head in track.report.heads:
+        if not inside_own_group(head, track):
+            continue  # each rank's group across replica groups is another one
         for other in gone:
             there = () if other.report is None else other.report.heads
             if any(h.name == head.name and h.enqueued < head.inside for h in there):

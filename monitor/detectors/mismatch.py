@@ -23,6 +23,7 @@ from monitor.detectors.wording import listed, plural
 from monitor.flight_recorder import Entry, RankRecord, Signature
 from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
+from worker_server.wire import ACROSS
 
 _COHORT_GROUPS = 2
 """Other groups whose records are read to learn what the program does at this place."""
@@ -143,7 +144,9 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[_Scene]:
 
 
 def _last_unfinished(record: RankRecord) -> Iterable[Entry]:
-    last = {entry.process_group: entry for entry in record.entries}
+    """Of each process group inside the replica group; those across it have other members."""
+    own = (entry for entry in record.entries if not entry.process_group.startswith(ACROSS))
+    last = {entry.process_group: entry for entry in own}
     return (entry for entry in last.values() if entry.unfinished)
 
 

@@ -69,11 +69,13 @@ class Looker:
         registry: Registry,
         lighthouse: Lighthouse | None,
         patience: Patience,
+        token: str | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._registry = registry
         self._lighthouse = lighthouse
         self._patience = patience
+        self._token = token
 
     def look(self, accused: Collection[Accused], said_gone: Collection[RankName]) -> Look:
         """One look. `said_gone`: ranks whose WorkerServer said that their process is gone; when
@@ -92,7 +94,9 @@ class Looker:
         return Look(lives, details, view)
 
     async def _state(self, accused: Accused) -> StateReport | str:
-        question = Question(accused.url + PATH_STATE, self._patience.look_s, STATE_MAX_BYTES)
+        question = Question(
+            accused.url + PATH_STATE, self._patience.look_s, STATE_MAX_BYTES, token=self._token
+        )
         try:
             answer = await self._fetcher.fetch(question)
             if answer.status != 200:

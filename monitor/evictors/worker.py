@@ -192,7 +192,9 @@ class Evictors:
         return "the monitor was stopped during the eviction"
 
     def _ladder(self, order: Order) -> Ladder:
-        looker = Looker(self._fetcher, self._registry, self._lighthouse, self._patience)
+        looker = Looker(
+            self._fetcher, self._registry, self._lighthouse, self._patience, self._token
+        )
         kill = LighthouseKill(order, self._lighthouse, self._clock, self._patience)
         worker = WorkerEvict(
             order,

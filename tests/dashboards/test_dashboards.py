@@ -170,3 +170,17 @@ def test_promtool_accepts_what_prometheus_loads(kind):
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_commented_lines_of_the_example_are_ready_to_use():
+    import yaml
+
+    text = (PROMETHEUS / "prometheus.example.yml").read_text()
+    uncommented = re.sub(r"(?m)^    # (authorization:|tls_config:|  \w+: \S+$)", r"    \1", text)
+    ranks = yaml.safe_load(uncommented)["scrape_configs"][1]
+
+    assert ranks["authorization"] == {
+        "type": "Bearer", "credentials_file": "/etc/lightkeeper/token",
+    }  # fmt: skip
+    assert ranks["tls_config"] == {"ca_file": "/etc/lightkeeper/ca.pem"}
+    assert "authorization" not in yaml.safe_load(text)["scrape_configs"][1]

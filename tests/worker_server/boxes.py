@@ -23,7 +23,7 @@ IDENTITY = wire.Identity(
     world_size=2,
     host=wire.Host("node7"),
     pid=77,
-    incarnation="abc",
+    incarnation="32bfd68baf",
 )
 PROCESS = wire.Process(alive=True, state="S", threads=9, rss_bytes=2**28, interpreter_age_s=0.25)
 STEP = wire.StepState(

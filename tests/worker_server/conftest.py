@@ -23,8 +23,8 @@ def start_rank(run_dir: Path) -> Iterator[type]:
     """Starts rank processes and ends them, and their sidecars, whatever happens."""
     started: list[RankUnderTest] = []
 
-    def start(action: str, **environ: str) -> RankUnderTest:
-        rank = RankUnderTest(action, run_dir, environ)
+    def start(action: str, stderr_to: Path | None = None, **environ: str) -> RankUnderTest:
+        rank = RankUnderTest(action, run_dir, environ, stderr_to)
         started.append(rank)
         return rank
 

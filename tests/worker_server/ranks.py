@@ -104,8 +104,15 @@ class Rank:
 class RankUnderTest(Rank):
     """A rank that runs `rank_script.py`."""
 
-    def __init__(self, action: str, run_dir: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self,
+        action: str,
+        run_dir: Path,
+        environ: dict[str, str],
+        stderr_to: Path | None = None,
+    ) -> None:
         own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        err = None if stderr_to is None else stderr_to.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), action],
             env={
@@ -114,8 +121,11 @@ class RankUnderTest(Rank):
                 **environ,
             },
             stdout=subprocess.PIPE,
+            stderr=err,
             text=True,
         )  # fmt: skip
+        if err is not None:
+            err.close()
         super().__init__(self.process.pid, run_dir)
 
     def says(self, line: str) -> None:

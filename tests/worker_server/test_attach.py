@@ -29,8 +29,8 @@ SAY = "import worker_server; r = worker_server.attach(); print(type(r).__name__)
 
 @pytest.mark.parametrize(
     "environ",
-    [{"RANK": "x"}, {"LIGHTKEEPER_PORT_BASE": "x"}, {"LIGHTKEEPER_RUN_DIR": "/proc/nowhere"},
-     {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"}, {"REPLICA_GROUP": "g" * 5000}],
+    [{"RANK": "x"}, {"LIGHTKEEPER_PORT_BASE": "x"}, {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"},
+     {"REPLICA_GROUP": "g" * 5000}],
     ids=lambda environ: next(iter(environ)),
 )  # fmt: skip
 def test_an_attach_that_fails_is_one_warning_and_a_reporter_that_does_nothing(run_dir, environ):
@@ -49,6 +49,28 @@ def test_warnings_as_errors_do_not_reach_training(run_dir):
 def test_a_run_directory_that_others_may_enter_is_refused(tmp_path):
     tmp_path.chmod(0o755)
     assert "open to others" in run(SAY, tmp_path).stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_the_caller_says_wins_over_the_environment(run_dir):
+    code = (
+        "import worker_server as w\n"
+        "w.attach(job='j', group='g', rank=1, world_size=2, host='h')\n"
+        "import os; from pathlib import Path; from worker_server.page.reader import PageReader\n"
+        "who = PageReader(next(Path(os.environ['LIGHTKEEPER_RUN_DIR']).glob('*.page'))).identity\n"
+        "print(who.job, who.rank, who.world_size, who.host)\n"
+    )
+    done = run(code, run_dir, RANK="0", WORLD_SIZE="4", REPLICA_GROUP="x", LIGHTKEEPER_HOST="y")
+    assert (done.stdout, done.stderr) == ("j g.1 2 h\n", "")
+
+
+def test_a_pod_that_was_not_told_its_node_says_so_once_a_pod(run_dir):
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "RANK": "1", "WORLD_SIZE": "2"}
+    for environ, says in (({"LOCAL_RANK": "0"}, 1), ({"LOCAL_RANK": "1"}, 0),
+                          ({"LIGHTKEEPER_HOST": "node"}, 0)):  # fmt: skip
+        done = run(SAY, run_dir, **pod, **environ)
+        assert done.stdout == "Reporter\n"
+        assert done.stderr.count("set LIGHTKEEPER_HOST from spec.nodeName") == says
 
 
 def test_it_can_be_switched_off(run_dir):

@@ -167,6 +167,15 @@ def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
         Stacks(7, find=lambda: str(tool)).take(pause=True)
 
 
+def test_a_tick_follows_the_steps_so_that_a_late_scrape_misses_none(page, bench):
+    for ended in range(1, 6001):
+        page.end_attempt(ended, ended, 1, 2, 1)
+        if ended % 1000 == 0:
+            bench.box.tick()
+    times = bench.box.follower.look()
+    assert (times.missed, times.steps.cumulative[-1]) == (0, 6000)
+
+
 def test_metrics_tell_the_rank_and_leave_out_what_is_unknown(page, bench):
     write_step(page, 5)
     page.change_phase(page.phase_id("data"))

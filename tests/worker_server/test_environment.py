@@ -1,43 +1,10 @@
-"""Who a rank is and what its sidecar does, by the environment."""
+"""What a sidecar does, by the environment."""
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
-
 import pytest
 
-from worker_server.environment import SettingError, Settings, identity_from, run_dir_from
-
-
-def who(**environ):
-    return identity_from(environ, 7, "abc")
-
-
-def test_torchruns_variables_and_the_group_name_make_the_rank():
-    rank = who(REPLICA_GROUP="rg_1", RANK="1", WORLD_SIZE="2", LIGHTKEEPER_JOB="j",
-               LIGHTKEEPER_HOST="h")  # fmt: skip
-    assert (rank.rank, rank.job, rank.host, rank.world_size, rank.pid) == ("rg_1.1", "j", "h", 2, 7)
-
-
-def test_an_empty_environment_is_rank_zero_of_a_job():
-    rank = who()
-    assert (rank.rank, rank.job, rank.host) == ("job.0", "job", socket.gethostname())
-
-
-def test_the_replica_group_id_stands_in_for_the_name():
-    assert who(REPLICA_GROUP_ID="0").rank == "0.0"
-    assert who(REPLICA_GROUP_ID="0", REPLICA_GROUP="rg").rank == "rg.0"
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [{"RANK": "x"}, {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "-1"}, {"WORLD_SIZE": "0"}],
-    ids=str,
-)
-def test_a_rank_that_makes_no_sense_is_refused(environ):
-    with pytest.raises(SettingError, match=r"RANK|WORLD_SIZE"):
-        who(**environ)
+from worker_server.environment import SettingError, Settings, for_sidecar
 
 
 def test_the_token_file_wins_over_the_variable(tmp_path):
@@ -63,7 +30,11 @@ def test_the_port_is_the_base_plus_the_group_rank():
         {"LIGHTKEEPER_PORT_BASE": "x"}, {"LIGHTKEEPER_PORT_BASE": "65535"},
         {"LIGHTKEEPER_LINGER_S": "long"}, {"LIGHTKEEPER_LINGER_S": "-1"},
         {"LIGHTKEEPER_LINGER_S": "nan"}, {"LIGHTKEEPER_MONITOR": "host:80"},
-        {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"},
+        {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"}, {"LIGHTKEEPER_TOKEN_FILE": "/dev/null"},
+        {"LIGHTKEEPER_HOST_PORT": "65536"}, {"LIGHTKEEPER_HOST_PORT": "x"},
+        {"LIGHTKEEPER_OPEN_READS": "yes"},
+        {"LIGHTKEEPER_TLS_CERT": "/dev/null"}, {"LIGHTKEEPER_TLS_KEY": "/dev/null"},
+        {"LIGHTKEEPER_TLS_CERT": "/nonexistent", "LIGHTKEEPER_TLS_KEY": "/dev/null"},
     ],
     ids=str,
 )  # fmt: skip
@@ -72,5 +43,35 @@ def test_a_bad_setting_is_refused_by_name(environ):
         Settings.from_environ(environ, 1)
 
 
-def test_the_run_directory_can_be_named():
-    assert run_dir_from({"LIGHTKEEPER_RUN_DIR": "/x/y"}) == Path("/x/y")
+def test_settings_of_the_server(tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.touch()
+    key.touch()
+    settings = Settings.from_environ(
+        {
+            "LIGHTKEEPER_HOST_PORT": "8471", "LIGHTKEEPER_OPEN_READS": "1",
+            "LIGHTKEEPER_TLS_CERT": str(cert), "LIGHTKEEPER_TLS_KEY": str(key),
+        }, 0,
+    )  # fmt: skip
+    assert (settings.host_port, settings.open_reads, settings.scheme) == (8471, True, "https")
+    assert (settings.tls_cert, settings.tls_key) == (cert, key)
+    plain = Settings.from_environ({}, 0)
+    assert (plain.host_port, plain.open_reads, plain.scheme) == (0, False, "http")
+
+
+@pytest.mark.parametrize(
+    ("bind", "loopback"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True),
+     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("node7", False)],
+)  # fmt: skip
+def test_only_loopback_addresses_are_loopback(bind, loopback):
+    assert Settings(bind=bind).loopback is loopback
+
+
+def test_files_are_found_by_a_sidecar_that_works_in_another_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").write_text("secret")
+    environ = for_sidecar({"LIGHTKEEPER_TOKEN_FILE": "token", "LIGHTKEEPER_TLS_KEY": "", "A": "b"})
+    assert environ == {
+        "LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token"), "LIGHTKEEPER_TLS_KEY": "", "A": "b",
+    }  # fmt: skip

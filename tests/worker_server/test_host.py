@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -74,7 +75,7 @@ def test_every_rank_of_the_run_directory_is_there_in_order(host):
 
 
 def test_the_own_rank_is_told_as_its_own_state_tells_it(host):
-    host.add("rg_1", 0, pid=2**22 - 1, incarnation="abc")
+    host.add("rg_1", 0, pid=2**22 - 1, incarnation=IDENTITY.incarnation)
     (entry,) = host.entries()
     assert entry.report == OWN
 
@@ -149,6 +150,7 @@ def test_ranks_that_come_and_go_leave_no_open_files(host):
         made.remove()
         host.pages.clear()
     host.entries()
+    gc.collect()
     assert files() <= before + 1
 
 

@@ -163,7 +163,7 @@ def test_every_attempt_is_in_the_histograms_once_however_often_they_are_scraped(
 
 
 def attempt(page, number, duration_ns):
-    page.write_attempt(number, number, 10**9, 10**9 + duration_ns, True)
+    page.end_attempt(number, number, 10**9, 10**9 + duration_ns, True)
 
 
 @pytest.mark.parametrize(

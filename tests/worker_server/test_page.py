@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.ranks import ROOT
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
@@ -264,56 +259,3 @@ def test_shapes_that_do_not_fit_are_cut_at_a_whole_shape(sizes):
     sizes_in, sizes_out = layout.decode_shapes(text.decode())
     assert sizes_in == tuple(sizes[: len(sizes_in)])
     assert sizes_out == tuple(sizes[: len(sizes_out)])
-
-
-FULL_SPEED = """
-import sys
-from pathlib import Path
-from worker_server.page import layout
-from worker_server.page.writer import PageWriter
-from tests.worker_server.test_page import identity, write_step, enter
-page = PageWriter.create(Path(sys.argv[1]), identity(), 1)
-row = page.group_row("default", 2)
-phases = [page.phase_id(name) for name in ("data", "forward")]
-print("go", flush=True)
-n = 0
-while True:
-    n += 1
-    write_step(page, n)
-    page.change_phase(phases[n % 2])
-    page.leave(row, *enter(page, row, attempt=n))
-"""
-
-
-@pytest.mark.integration
-def test_reads_under_a_writer_at_full_speed_and_after_its_death_are_whole(tmp_path):
-    path = Path(tmp_path) / "fast.page"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", FULL_SPEED, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert writer.stdout.readline() == "go\n"
-        reader = PageReader(path)
-        last = -1
-        for _ in range(3000):
-            state = reader.step_state(time.monotonic_ns())
-            assert state is None or state.step >= last
-            if state is not None:
-                last = state.step
-                numbers = {state.step, state.attempt, state.commits, state.quorum_id, state.loss}
-                assert len(numbers) == 1 or state.attempt == 0
-            (head,) = reader.heads(time.monotonic_ns())
-            assert 0 <= head.enqueued - head.completed <= 1 or head.enqueued == 0
-        entries, _ = reader.ring(time.monotonic_ns())
-        assert all(entry.seq == entry.attempt for entry in entries)
-        assert last > 100
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait(10)
-        writer.stdout.close()
-    state = reader.step_state(time.monotonic_ns())
-    assert state.step == state.attempt == state.commits
-    assert len(reader.ring(time.monotonic_ns())[0]) >= layout.RING_SLOTS - 1

@@ -171,7 +171,7 @@ def test_process_groups_whose_long_names_differ_at_the_end_are_told_apart(page, 
 def test_the_source_is_who_gives_the_phases(page, reader, steps, phases, waits, ended, source):
     page.write_sources(steps, phases, waits_declared=waits)
     for attempt in range(1, ended + 1):
-        page.write_attempt(attempt, attempt, 1, 2, True)
+        page.end_attempt(attempt, attempt, 1, 2, True)
     assert state(page, reader).source == source
 
 

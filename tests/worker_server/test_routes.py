@@ -146,7 +146,7 @@ def test_an_eviction_is_carried_out_with_its_grace(box):
         return Eviction(("SIGTERM", "SIGKILL"), gone=False)
 
     client = app_of(box, evictor=evictor).test_client()
-    order = {"reason": "it\nhangs", "grace_s": 7.5, "incarnation": "abc"}
+    order = {"reason": "it\nhangs", "grace_s": 7.5, "incarnation": "32bfd68baf"}
     answer = client.post(wire.PATH_EVICT, json=order, headers=WITH_TOKEN)
     assert answer.json == {"schema": 1, "signalled": ["SIGTERM", "SIGKILL"], "gone": False}
     assert graces == [7.5]
@@ -175,7 +175,9 @@ def test_the_help_page_has_a_line_for_every_route(client):
 
 
 def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
-    box.identity = wire.Identity("<b>", wire.GroupName("g&h"), 0, 1, wire.Host('"x"'), 7, "abc")
+    box.identity = wire.Identity(
+        "<b>", wire.GroupName("g&h"), 0, 1, wire.Host('"x"'), 7, "32bfd68baf"
+    )
     client = app_of(box).test_client()
     accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
     answer = client.get("/", headers={"Accept": accept})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -17,12 +18,12 @@ SCRIPT = """
 import json, sys, worker_server
 kind = type(worker_server.attach()).__name__
 print(json.dumps([kind, __name__, sys.argv[1:], sys.path[0]]))
-{ending}
 """
+OURS = ("LIGHTKEEPER", "RANK", "REPLICA_GROUP", "SLURM", "WORLD_SIZE")
 
 
 def run(*arguments, run_dir, cwd, **environ):
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
     return subprocess.run(
         [sys.executable, *arguments],
         env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
@@ -31,37 +32,171 @@ def run(*arguments, run_dir, cwd, **environ):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ending", "status"),
-    [("", 0), ("sys.exit(3)", 3), ("1 / 0", 1), ("import os; os._exit(7)", 7)],
-    ids=["normal", "sys.exit", "exception", "os._exit"],
-)
-def test_a_script_runs_attached_and_ends_as_it_ends(tmp_path, run_dir, ending, status):
+def test_a_script_runs_attached(tmp_path, run_dir):
     (tmp_path / "sub").mkdir()
     script = tmp_path / "sub" / "train.py"
-    script.write_text(SCRIPT.format(ending="sys.stdout.flush(); " + ending if ending else ""))
+    script.write_text(SCRIPT)
     done = run("-m", "worker_server", "sub/train.py", "--lr", "1", run_dir=run_dir, cwd=tmp_path)
-    assert done.returncode == status
-    told = json.loads(done.stdout)
-    assert told == ["Reporter", "__main__", ["--lr", "1"], str(script.parent)]
-    assert ("ZeroDivisionError" in done.stderr) == (status == 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == ["Reporter", "__main__", ["--lr", "1"], str(script.parent)]
 
 
-def test_a_module_runs_attached(tmp_path, run_dir):
-    (tmp_path / "train_it.py").write_text(SCRIPT.format(ending=""))
-    done = run("-m", "worker_server", "-m", "train_it", "x", run_dir=run_dir, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[:3] == ["Reporter", "__main__", ["x"]]
+DEFINITIONS = """
+import multiprocessing, os, pickle, signal, sys, threading
+from dataclasses import dataclass
+@dataclass
+class Weights:
+    value: int
+def double(weights):
+    return Weights(weights.value * 2)
+def names():
+    return sorted(name for name in globals() if name.startswith("_"))
+"""
+SEEN = (
+    "print(__name__, __file__, sys.argv, sys.path[0], __package__, __doc__, names())\n"
+    "print(getattr(__spec__, 'name', None), sys.modules['__main__'].double is double)\n"
+)
+BEHAVIOURS = {
+    "what it sees": SEEN,
+    "pickle": "print(pickle.dumps(Weights(3)), pickle.loads(pickle.dumps(names)) is names)",
+    "spawn": "if __name__ == '__main__':\n"
+    "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+    "        print(pool.map(double, [Weights(4)]))\n",
+    "exception": "def fail():\n    1 / 0\nfail()",
+    "chained exception": "try:\n    {}['x']\nexcept KeyError as e:\n    raise ValueError from e",
+    "exception group": "raise ExceptionGroup('g', [ValueError(1)])",
+    "an excepthook of its own": "import traceback\n"
+    "def hook(kind, exc, trace):\n"
+    "    print(kind.__name__, [f.name for f in traceback.extract_tb(trace)])\n"
+    "sys.excepthook = hook\nraise OSError('x')",
+    "exit with a number": "sys.exit(3)",
+    "exit with a text": "sys.exit('sorry')",
+    "exit without a word": "print(1)",
+    "os._exit": "sys.stdout.flush(); os._exit(7)",
+    "interrupt": "raise KeyboardInterrupt",
+    "signal": "sys.stdout.flush(); os.kill(os.getpid(), signal.SIGTERM)",
+    "thread": "threading.Thread(target=lambda: 1 / 0, name='t').start()",
+    "atexit": "import atexit\natexit.register(lambda: print('bye'))\nraise SystemExit(4)",
+    "syntax error": "def (:",
+    "future of its own": "def f(x: int): pass\nprint(f.__annotations__)",
+}
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_a_script_is_to_itself_and_to_others_what_it_is_under_plain_python(
+    tmp_path, run_dir, behaviour
+):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "it.py").write_text(DEFINITIONS + BEHAVIOURS[behaviour])
+    plain = run("sub/it.py", "a", "-m", run_dir=run_dir, cwd=tmp_path)
+    ours = run("-m", "worker_server", "sub/it.py", "a", "-m", run_dir=run_dir, cwd=tmp_path)
+    assert (ours.stdout, ours.stderr, ours.returncode) == (
+        plain.stdout, plain.stderr, plain.returncode,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("way", "behaviour"),
+    [
+        ("-m pkg.it", "what it sees"), ("-m pkg.it", "exception"), ("-m pkg.it", "spawn"),
+        ("-m pkg", "what it sees"), ("-m pkg", "exit with a number"),  # python cannot spawn there
+        ("pkg", "what it sees"), ("pkg", "exception"),
+    ],
+)  # fmt: skip
+def test_a_module_a_package_and_a_folder_run_as_under_plain_python(
+    tmp_path, run_dir, way, behaviour
+):
+    (tmp_path / "pkg").mkdir()
+    for name in ("it.py", "__main__.py"):
+        (tmp_path / "pkg" / name).write_text(DEFINITIONS + BEHAVIOURS[behaviour])
+    plain = run(*way.split(), "a", run_dir=run_dir, cwd=tmp_path)
+    ours = run("-m", "worker_server", *way.split(), "a", run_dir=run_dir, cwd=tmp_path)
+    assert (ours.stdout, ours.stderr, ours.returncode) == (
+        plain.stdout, plain.stderr, plain.returncode,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "way",
+    [["nowhere.py"], ["-m", "nowhere"], ["-c", "import sys; print(sys.argv, sys.path[0])", "a"],
+     ["-c", "1 / 0"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_not_there_and_what_is_no_file_end_as_under_plain_python(tmp_path, run_dir, way):
+    plain = run(*way, run_dir=run_dir, cwd=tmp_path)
+    ours = run("-m", "worker_server", *way, run_dir=run_dir, cwd=tmp_path)
+    assert (ours.stdout, ours.stderr, ours.returncode) == (
+        plain.stdout, plain.stderr, plain.returncode,
+    )  # fmt: skip
+
+
+def test_safe_path_is_respected(tmp_path, run_dir):
+    (tmp_path / "it.py").write_text("import sys; print(sys.path)")
+    plain = run("-P", "it.py", run_dir=run_dir, cwd=tmp_path)
+    ours = run("-P", "-m", "worker_server", "it.py", run_dir=run_dir, cwd=tmp_path)
+    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["nowhere.py"], "no such script: nowhere.py"), (["-m"], "-m needs a module"), ([], "usage:")],
-    ids=["no script", "no module", "nothing"],
-)
+    [
+        (["-m"], "-m needs a module"), (["-c"], "-c needs code"), ([], "usage:"),
+        (["--bogus", "a.py"], "no such option: --bogus"), (["--job"], "--job needs a value"),
+        (["--token", "x", "a.py"], "a token on a command line is no secret"),
+        (["--token=x", "a.py"], "a token on a command line is no secret"),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_wrong_command_line_is_said_and_ends_with_two(tmp_path, run_dir, arguments, says):
     done = run("-m", "worker_server", *arguments, run_dir=run_dir, cwd=tmp_path)
     assert (done.returncode, says in done.stderr) == (2, True)
+    assert not list(run_dir.iterdir())
+
+
+def test_the_help_teaches_and_starts_nothing(tmp_path, run_dir):
+    done = run("-m", "worker_server", "--help", run_dir=run_dir, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("torchrun", "--token-file", "LIGHTKEEPER_MONITOR", "docs/attach.md"):
+        assert word in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert not list(run_dir.iterdir())
+
+
+SHOW = """
+import json, os, worker_server
+from pathlib import Path
+from worker_server.page.reader import PageReader
+worker_server.attach()
+who = PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page"))).identity
+print(json.dumps([who.rank, who.job, who.host, {name: value for name, value in os.environ.items()
+      if name.startswith("LIGHTKEEPER") and name != "LIGHTKEEPER_RUN_DIR"}]))
+"""
+
+
+def test_every_option_stands_for_its_variable(tmp_path, run_dir):
+    (tmp_path / "token").write_text("sesame")
+    done = run(
+        "-m", "worker_server", "--job", "j", "--group=rg_1", "--host", "h", "--monitor",
+        "http://127.0.0.1:9", "--bind", "127.0.0.2", "--port-base", "9300", "--token-file",
+        str(tmp_path / "token"), "--run-dir", str(run_dir), "--linger", "1", "--no-torch-hook",
+        "-c", SHOW, run_dir=tmp_path / "not here", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stderr == ""
+    rank, job, host, environ = json.loads(done.stdout)
+    assert (rank, job, host) == ("rg_1.0", "j", "h")
+    assert environ == {
+        "LIGHTKEEPER_JOB": "j", "LIGHTKEEPER_HOST": "h", "LIGHTKEEPER_LINGER_S": "1",
+        "LIGHTKEEPER_MONITOR": "http://127.0.0.1:9", "LIGHTKEEPER_BIND": "127.0.0.2",
+        "LIGHTKEEPER_PORT_BASE": "9300", "LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token"),
+        "LIGHTKEEPER_TORCH": "0",
+    }  # fmt: skip
+
+
+def test_around_a_launcher_it_is_the_ranks_that_are_asked_to_attach(tmp_path, run_dir):
+    (tmp_path / "torchrun").write_text("import os; print(os.environ['LIGHTKEEPER_ATTACH'])")
+    done = run("-m", "worker_server", "torchrun", "train.py", run_dir=run_dir, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert not list(run_dir.iterdir())
 
 
 ASK = """
@@ -74,18 +209,74 @@ if len(sys.argv) == 1:
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
 print(before, pages())
 """
+ASKED = {"LIGHTKEEPER_ATTACH": "1"}
+STEP = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
 
 
 @pytest.mark.parametrize(
     ("environ", "pages"),
     [
-        pytest.param({"LIGHTKEEPER_ATTACH": "1", "RANK": "0", "WORLD_SIZE": "1"}, "1 1", id="rank"),
-        pytest.param({"LIGHTKEEPER_ATTACH": "1"}, "0 0", id="no rank"),
+        pytest.param({**ASKED, "RANK": "0", "WORLD_SIZE": "1"}, "1 1", id="rank"),
+        pytest.param({**ASKED, **STEP}, "1 1", id="srun"),
+        pytest.param({**ASKED, "JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": "1"}, "1 1",
+                     id="kubernetes"),
+        pytest.param(ASKED, "0 0", id="no rank"),
         pytest.param({"RANK": "0", "WORLD_SIZE": "1"}, "0 0", id="not asked"),
     ],
-)
+)  # fmt: skip
 def test_import_torch_attaches_a_rank_that_asks_for_it_and_not_its_children(
     tmp_path, run_dir, environ, pages
 ):
     done = run("-c", ASK, run_dir=run_dir, cwd=tmp_path, **environ)
     assert (done.returncode, done.stdout.strip()) == (0, pages), done.stderr
+
+
+WISH = """
+import os, sys
+from pathlib import Path
+from worker_server.autoload import autoload
+sys.orig_argv = {command!r}
+autoload()
+print(os.environ["LIGHTKEEPER_ATTACH"], [path.name.split("-")[0] for path in
+      Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")])
+"""
+PLAIN = ["python", "train.py"]
+OTHERS_DONE = {"LIGHTKEEPER_ATTACH": "done:Slurm"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "command", "says"),
+    [
+        pytest.param({**ASKED, **STEP}, PLAIN, "done:Slurm ['job.0']", id="a rank of srun's"),
+        pytest.param({**ASKED, **STEP}, ["python", "/bin/torchrun", "train.py"], "1 []",
+                     id="torchrun under srun leaves the wish to its ranks"),
+        pytest.param({**ASKED, **STEP, "RANK": "3", "WORLD_SIZE": "4"}, PLAIN,
+                     "done:torchrun ['job.3']", id="a rank of that torchrun"),
+        pytest.param({**OTHERS_DONE, **STEP, "RANK": "3", "WORLD_SIZE": "4"}, PLAIN,
+                     "done:torchrun ['job.3']", id="a rank of a launcher that took the wish"),
+        pytest.param({**OTHERS_DONE, **STEP}, PLAIN, "done:Slurm []", id="what a rank started"),
+    ],
+)  # fmt: skip
+def test_the_wish_reaches_the_ranks_and_nobody_else(tmp_path, run_dir, environ, command, says):
+    code = WISH.format(command=command)
+    done = run("-c", code, run_dir=run_dir, cwd=tmp_path, **environ)
+    assert (done.stdout.strip(), done.stderr) == (says, "")
+
+
+def test_a_real_interrupt_ends_a_script_as_it_ends_under_plain_python(tmp_path, run_dir):
+    code = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "it.py").write_text(code)
+    ends = []
+    for front in ([], ["-m", "worker_server"]):
+        own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+        with subprocess.Popen(
+            [sys.executable, *front, "it.py"], cwd=tmp_path, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+                 "LIGHTKEEPER_LINGER_S": "0"},
+        ) as process:  # fmt: skip
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            ends.append((process.stderr.read(), process.wait(20)))
+    assert ends[0] == ends[1]
+    assert ends[0][1] == -signal.SIGINT

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,7 +21,16 @@ import torch.distributed as dist
 
 import worker_server
 
-ENDINGS = ("normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt", "forks")
+ENDINGS = (
+    "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
+    "exception_in_thread", "failing_excepthook", "sys_exit", "sys_exit_text", "os_exit", "sigterm",
+    "sigterm_handled", "sigint", "sigkill", "sigabrt", "segfault", "daemon_threads", "forks",
+    "profile_in_flight",
+)  # fmt: skip
+HAMMERED = (
+    "normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt", "segfault",
+    "forks", "profile_in_flight",
+)  # fmt: skip
 
 
 def run_child(ending, attached, hammered):
@@ -27,7 +38,10 @@ def run_child(ending, attached, hammered):
     os.environ["LIGHTKEEPER"] = "1" if attached else "0"
     os.environ["REPLICA_GROUP"] = f"{ending}-{attached}-{hammered}"
     os.environ.update(RANK="0", WORLD_SIZE="1")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for stream in (1, 2):
+        os.dup2(
+            os.open(said_by(ending, attached, hammered, stream), os.O_WRONLY | os.O_CREAT), stream
+        )
     reporter = worker_server.attach()
     assert type(reporter).__name__ == ("Reporter" if attached else "NullReporter")
     if ending == "forks":
@@ -39,9 +53,15 @@ def run_child(ending, attached, hammered):
         work = dist.all_reduce(torch.ones(4), async_op=True)
         work.wait()
     reporter.end_step(0, committed=True)
+    print("trained", flush=True)
     if hammered:
         time.sleep(0.3)  # requests are in flight when the end comes
     end(ending)
+
+
+def said_by(ending, attached, hammered, stream):
+    folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
+    return folder / f"{ending}-{attached}-{hammered}.said-{stream}"
 
 
 def fork_and_wait():
@@ -54,22 +74,71 @@ def fork_and_wait():
             os._exit(99)
 
 
-def end(ending):
+def end(ending):  # noqa: C901  one branch an ending
     match ending:
         case "normal":
             dist.destroy_process_group()
         case "exception":
             raise RuntimeError("as training does")
+        case "exception_beside_torch_threads":
+            torch.set_num_threads(4)
+            torch.ones(300, 300, requires_grad=True).matmul(torch.ones(300, 300)).sum().backward()
+            raise ValueError("with threads of C++ around")
+        case "exception_in_atexit":
+            atexit.register(lambda: 1 / 0)
+        case "exception_in_thread":
+            thread = threading.Thread(target=lambda: 1 / 0)
+            thread.start()
+            thread.join()
+        case "failing_excepthook":
+            sys.excepthook = lambda *_: 1 / 0
+            raise RuntimeError("whose hook fails")
         case "sys_exit":
             sys.exit(3)
+        case "sys_exit_text":
+            sys.exit("no more data")
         case "os_exit":
             os._exit(7)
-        case "sigterm":
+        case "sigterm_handled":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
             os.kill(os.getpid(), signal.SIGTERM)
-        case "sigkill":
-            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(10)
+        case "sigint":
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        case "sigterm" | "sigkill":
+            os.kill(os.getpid(), signal.Signals[ending.upper()])
         case "sigabrt":
             os.abort()
+        case "segfault":
+            ctypes.string_at(0)
+        case "daemon_threads":
+            for _ in range(4):
+                threading.Thread(target=count_for_ever, daemon=True).start()
+            time.sleep(0.1)
+        case "profile_in_flight":
+            ask_for_a_profile()
+
+
+def count_for_ever():
+    """(With torch inside, such a thread aborts the interpreter's end by itself.)"""
+    while True:
+        sum(range(1000))
+
+
+def ask_for_a_profile():
+    """As the sidecar does; and be gone in the middle of it."""
+    folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
+    pages = list(folder.glob(f"{os.environ['REPLICA_GROUP']}.0-*.page"))
+    for page in pages:  # none without us
+        ask = page.with_suffix(".profile.ask")
+        ask.write_text('{"id": "x", "duration_s": 30}')
+        until = time.monotonic() + 0.3
+        while ask.exists() or time.monotonic() < until:
+            torch.ones(1000).sum()
+            if ask.exists():
+                until = time.monotonic() + 0.3
 
 
 def hammer(name, done, answers):
@@ -89,7 +158,8 @@ def hammer(name, done, answers):
 
 def exits():
     answer = {}
-    cases = [(e, a, h) for e in ENDINGS for a, h in ((False, False), (True, False), (True, True))]
+    ways = ((False, False), (True, False), (True, True))
+    cases = [(e, a, h) for e in ENDINGS for a, h in ways if not h or e in HAMMERED]
     for ending, attached, hammered in cases:
         pid = os.fork()
         if not pid:
@@ -114,9 +184,17 @@ def exits():
         code = None if status is None else os.waitstatus_to_exitcode(status)
         if hammered:
             answer[f"{ending}/answers"] = len(answers)
-        answer[f"{ending}/{'hammered' if hammered else 'attached' if attached else 'plain'}"] = code
+        way = "hammered" if hammered else "attached" if attached else "plain"
+        said = [said_by(ending, attached, hammered, stream).read_text() for stream in (1, 2)]
+        answer[f"{ending}/{way}"] = code, *(normal(text) for text in said)
     print(json.dumps(answer))
     return lambda: None
+
+
+def normal(text):
+    """Without pids, addresses and times, and without what torch says of a profile."""
+    lines = [re.sub(r"0x[0-9a-f]+|\d+", "N", line) for line in text.splitlines()]
+    return [line for line in lines if not line.startswith(("USDT:", "ERROR: External init"))]
 
 
 def gloo(ending):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 from worker_server import wire
 from worker_server.page import layout
@@ -12,6 +13,11 @@ from worker_server.page.mapped import NS, MappedPage
 
 class AsideReader(MappedPage):
     """Notes, times, tags, counters, and who reports."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        end = layout.COUNTER_WORD + layout.MAX_COUNTERS
+        self._totals = self._words[layout.COUNTER_WORD : end].cast("B").cast("d")
 
     def note(self, kind: int, now_ns: int) -> tuple[str, float] | None:
         """The last text of this kind and its age in seconds; None when there is none."""
@@ -64,9 +70,7 @@ class AsideReader(MappedPage):
     def counters(self) -> dict[str, float]:
         """Counters of the user's own."""
         names = self._names(layout.COUNTER_NAME_OFFSET, layout.W_COUNTERS, layout.MAX_COUNTERS)
-        end = layout.COUNTER_WORD + layout.MAX_COUNTERS
-        totals = self._words[layout.COUNTER_WORD : end].cast("B").cast("d")
-        pairs = ((name, totals[n]) for n, name in enumerate(names))
+        pairs = ((name, self._totals[n]) for n, name in enumerate(names))
         return {name: total for name, total in pairs if math.isfinite(total)}
 
     def source(self) -> str:

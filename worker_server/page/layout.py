@@ -4,11 +4,11 @@ All numbers are native 8-byte words at 8-byte offsets, so that the kernel and bo
 see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host
 share. How several words are read together:
 
-- *Phase*, *step*, every *note* and every *time* have two slots each and write number n goes to
-  slot n % 2. A slot carries n before its body and n again after it. The writer stores the first
-  stamp, the body, the last stamp; the reader loads the last stamp, the body, the first stamp, and
-  the slot is whole when the two agree. A writer that is stopped or killed in the middle of a
-  write leaves the former slot whole: a reader always finds one.
+- *Phase*, *begun*, *step*, every *note* and every *time* have two slots each and write number n
+  goes to slot n % 2. A slot carries n before its body and n again after it. The writer stores the
+  first stamp, the body, the last stamp; the reader loads the last stamp, the body, the first
+  stamp, and the slot is whole when the two agree. A writer that is stopped or killed in the middle
+  of a write leaves the former slot whole: a reader always finds one.
 - A *ring slot* carries its ticket in the same way. Its exit words are stored later, each whole.
 - A slot of the *steps ring* carries the number of its attempt in the same way, before and after.
   Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
@@ -57,6 +57,11 @@ W_STEP_SOURCE: Final = 14
 W_PHASE_SOURCE: Final = 15
 W_WAITS_DECLARED: Final = 16
 """1 once the training loop itself was in the phase in which a rank waits for others."""
+W_STARTED: Final = 17
+"""Since when phases are counted."""
+W_BEGUN: Final = 18
+BEGUN_SLOT_WORDS: Final = 3
+"""Two slots: the attempt that was begun last as first stamp, its step, the attempt again."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792
@@ -65,12 +70,16 @@ IDENTITY_BYTES: Final = 1792
 PHASE_WORD: Final = 2048 // WORD
 PHASE_SLOT_WORDS: Final = 8
 """first stamp (= progress), phase, since, last stamp."""
+SPENT_WORD: Final = PHASE_WORD + 2 * PHASE_SLOT_WORDS
+"""Nanoseconds spent in each phase, finished ones only. Stored within the phase's write, after its
+first stamp: the sum is `since` minus `W_STARTED`, or ahead of it by the phase that just ends."""
 
 STEP_WORD: Final = 2304 // WORD
 STEP_SLOT_WORDS: Final = 32
 STEP_BODY: Final = struct.Struct("@13qdq")
 """step, attempt, commits, last commit, quorum, participants, healing, errored, replica id,
-tokens, loss kind, committed step, failures, loss, last stamp."""
+tokens, loss kind, committed step, failures, loss, last stamp. Written when an attempt ends: what is
+begun after it stands in `W_BEGUN`."""
 
 SOURCE_PARTIAL: Final = "partial"
 """The loop reports its steps, and never said in which phase it waits for others."""
@@ -89,8 +98,6 @@ PHASE_INIT: Final = 0
 PHASE_OTHER: Final = 1
 """Within a step, outside of every named phase."""
 PHASE_NAME_OFFSET: Final = 3072
-SPENT_WORD: Final = 3584 // WORD
-"""Nanoseconds spent in each phase, finished ones only."""
 
 # -- times of TorchFT's parts -----------------------------------------------------------------
 TIME_STAGING: Final = 0

@@ -50,6 +50,10 @@ class MappedPage:
                 return answer
         return None
 
+    def _copy(self, word: int, size: int) -> bytes:
+        """So many bytes in one go: the shorter a read, the fewer are torn and made again."""
+        return self._map[word * layout.WORD : word * layout.WORD + size]
+
     def _text(self, offset: int, size: int) -> str:
         return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
 

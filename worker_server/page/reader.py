@@ -13,10 +13,14 @@ from worker_server.page.aside_reader import AsideReader
 from worker_server.page.mapped import NS
 from worker_server.page.steps import StepsRing
 
-_PHASE_SLOT = struct.Struct("@4q")
+_PHASES = struct.Struct(f"@{2 * layout.PHASE_SLOT_WORDS + layout.MAX_PHASES}q")
 _STEP_SLOT = struct.Struct("@q" + layout.STEP_BODY.format[1:])
 _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
 _RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
+
+
+_NO_STEP = (0, 0, 0, layout.NONE, layout.NONE, layout.NONE, 0, 0, layout.NO_STRING, 0,
+            layout.LOSS_ABSENT, layout.NONE, 0, 0.0)  # fmt: skip
 
 
 def _or_none(value: int) -> int | None:
@@ -54,18 +58,9 @@ class PageReader(AsideReader):
 
     def step_state(self, now_ns: int) -> wire.StepState | None:
         """What the rank reports of itself; None when it never reported anything."""
-
-        def read() -> wire.StepState | None:
-            before = max(self._phase_slot())
-            seconds = self._seconds()
-            if self._phase_begun() != before[0]:
-                return None  # a phase ended meanwhile: the table may run ahead of the phase
-            return self._build_step(now_ns, before, seconds)
-
-        if not self._phase_begun() and not self._words[layout.STEP_WORD + layout.STEP_SLOT_WORDS]:
+        if not (any(self._phases_begun()) or self._begun()[0] or self._step_slot()):
             return None
-        state = self._retry(read)
-        return state or self._build_step(now_ns, max(self._phase_slot()), self._seconds())
+        return self._build_step(now_ns, *self._phase_and_seconds())
 
     def _build_step(
         self, now_ns: int, phase: tuple[int, int, int], seconds: Mapping[str, float]
@@ -73,16 +68,13 @@ class PageReader(AsideReader):
         progress, phase_id, since = phase
         names = self._phase_names()
         name = names[phase_id] if 0 <= phase_id < len(names) else names[layout.PHASE_INIT]
-        started = since or self._words[layout.W_BEAT]
-        row = self._step_slot()
-        if row is None:
-            return wire.StepState(
-                step=0, attempt=0, progress=progress, phase=name, commits=0, seconds=seconds,
-                phase_age_s=max(0, now_ns - started) * NS, tags=self.tags(),
-                counters=self.counters(), source=self.source(),
-            )  # fmt: skip
+        started = since or self._words[layout.W_STARTED]
+        begun, begun_step = self._begun()
+        row = self._step_slot() or _NO_STEP
         (step, attempt, commits, last_commit, quorum, participants, healing, errored, replica,
          tokens, loss_kind, committed_step, failures, loss) = row  # fmt: skip
+        if begun > attempt:
+            step, attempt = begun_step, begun
         return wire.StepState(
             step=step,
             attempt=attempt,
@@ -109,9 +101,29 @@ class PageReader(AsideReader):
             source=self.source(),
         )
 
-    def _phase_begun(self) -> int:
-        first = self._words[layout.PHASE_WORD]
-        return max(first, self._words[layout.PHASE_WORD + layout.PHASE_SLOT_WORDS])
+    def _phases_begun(self) -> tuple[int, int]:
+        first = layout.PHASE_WORD
+        return self._words[first], self._words[first + layout.PHASE_SLOT_WORDS]
+
+    def _phase_and_seconds(self) -> tuple[tuple[int, int, int], dict[str, float]]:
+        """The running phase, and seconds of the finished ones as they were when it began."""
+
+        def copy() -> tuple[int, ...] | None:
+            begun = self._phases_begun()
+            blob = self._copy(layout.PHASE_WORD, _PHASES.size)
+            return _PHASES.unpack(blob) if self._phases_begun() == begun else None
+
+        numbers = self._retry(copy) or _PHASES.unpack(self._copy(layout.PHASE_WORD, _PHASES.size))
+        slots = numbers[: layout.PHASE_SLOT_WORDS], numbers[layout.PHASE_SLOT_WORDS :]
+        whole = [(last, phase, since) for first, phase, since, last, *_ in slots if first == last]
+        _, running, since = phase = max(whole, default=(0, layout.PHASE_INIT, 0))
+        spent = list(numbers[2 * layout.PHASE_SLOT_WORDS :])
+        started = self._words[layout.W_STARTED]
+        ahead = sum(spent) - (since or started) + started
+        if 0 <= running < len(spent):
+            spent[running] -= max(0, min(ahead, spent[running]))
+        pairs = zip(self._phase_names(), spent, strict=False)
+        return phase, {name: ns * NS for name, ns in pairs if ns}
 
     def _phase_slot(self) -> list[tuple[int, int, int]]:
         """The whole ones of (progress, phase, since); (0, 0, 0) is what a fresh page says."""
@@ -128,6 +140,19 @@ class PageReader(AsideReader):
 
         return self._retry(read) or [(0, 0, 0)]
 
+    def _begun(self) -> tuple[int, int]:
+        """The attempt that was begun last, and its step."""
+
+        def read() -> tuple[int, int] | None:
+            whole = []
+            for slot in (layout.W_BEGUN, layout.W_BEGUN + layout.BEGUN_SLOT_WORDS):
+                last, step = self._words[slot + 2], self._words[slot + 1]
+                if self._words[slot] == last:
+                    whole.append((last, step))
+            return max(whole) if whole else None
+
+        return self._retry(read) or (0, 0)
+
     def _step_slot(self) -> tuple[Any, ...] | None:
         """The newest whole step body, None before the first."""
 
@@ -136,7 +161,7 @@ class PageReader(AsideReader):
             for n in (0, 1):
                 word = layout.STEP_WORD + n * layout.STEP_SLOT_WORDS
                 last = self._words[word + _STEP_SLOT.size // layout.WORD - 1]
-                row = _STEP_SLOT.unpack_from(self._map, word * layout.WORD)
+                row = _STEP_SLOT.unpack(self._copy(word, _STEP_SLOT.size))
                 if self._words[word] == last:
                     whole.append((last, row[1:-1]))
             return max(whole) if whole else None
@@ -146,10 +171,6 @@ class PageReader(AsideReader):
 
     def _phase_names(self) -> list[str]:
         return self._names(layout.PHASE_NAME_OFFSET, layout.W_PHASES, layout.MAX_PHASES)
-
-    def _seconds(self) -> dict[str, float]:
-        spent = (self._words[layout.SPENT_WORD + n] for n in range(layout.MAX_PHASES))
-        return {name: ns * NS for name, ns in zip(self._phase_names(), spent, strict=False) if ns}
 
     def steps(self, since_attempt: int, now_ns: int) -> tuple[tuple[wire.StepRow, ...], int]:
         """Attempts after this one that are over, oldest first, and how many are lost."""
@@ -228,7 +249,7 @@ class PageReader(AsideReader):
         for index in range(layout.RING_SLOTS):
             offset = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
             last = self._words[offset // layout.WORD + _RING_TAIL_WORD]
-            row = _RING_SLOT.unpack_from(self._map, offset)
+            row = _RING_SLOT.unpack(self._copy(offset // layout.WORD, _RING_SLOT.size))
             if last and self._words[offset // layout.WORD] == last:
                 rows.append((last, row[1:-1]))
         rows.sort()

@@ -53,7 +53,8 @@ class StepsRing:
             return _START
         at = layout.STEPS_WORD + attempt % layout.STEPS_SLOTS * layout.STEPS_SLOT_WORDS
         last = self._words[at + layout.STEPS_LAST_WORD]
-        slot = _SLOT.unpack_from(self._map, at * layout.WORD)
+        start = at * layout.WORD
+        slot = _SLOT.unpack(self._map[start : start + _SLOT.size])
         return slot if self._words[at] == last == attempt else None
 
 

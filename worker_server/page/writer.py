@@ -127,7 +127,7 @@ class PageWriter(AsideWriter):
         words[layout.W_TOTAL_BYTES] = layout.TOTAL_BYTES
         words[layout.W_IDENTITY_BYTES] = len(identity)
         words[layout.W_START_TICKS] = start_ticks
-        words[layout.W_BEAT] = monotonic_ns()
+        words[layout.W_BEAT] = words[layout.W_STARTED] = self._since
         for name in layout.FIRST_STRINGS:
             self.intern(name)
         for name in layout.FIRST_PHASES:
@@ -175,6 +175,14 @@ class PageWriter(AsideWriter):
 
     # -- step -------------------------------------------------------------------------------
 
+    def begin_attempt(self, attempt: int, step: int) -> None:
+        """Publish that an attempt begins; attempts count up one by one."""
+        words = self._words
+        slot = layout.W_BEGUN + (attempt & 1) * layout.BEGUN_SLOT_WORDS
+        words[slot] = attempt
+        words[slot + 1] = step
+        words[slot + 2] = attempt
+
     def write_step(self, facts: StepFacts) -> None:
         """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
@@ -187,7 +195,7 @@ class PageWriter(AsideWriter):
             facts.loss_kind, facts.committed_step, facts.failures, facts.loss, stamp,
         )  # fmt: skip
 
-    def write_attempt(
+    def end_attempt(
         self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: int
     ) -> None:
         """Keep an attempt that is over in the steps ring; attempts count up one by one."""
@@ -255,6 +263,7 @@ class PageWriter(AsideWriter):
         Works of the old one may still come back; what they write no longer moves the head.
         """
         fresh = GroupRow(row.index, row.name, row.members)
+        fresh.held = row.held
         row.completed = layout.RETIRED
         words = self._words
         words[row.word + 6] = 0

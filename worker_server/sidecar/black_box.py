@@ -234,7 +234,8 @@ class BlackBox:
             else:
                 self._last_stacks = taken
                 return known_stacks.of_the_living(taken, time.monotonic())
-        return known_stacks.of_the_dead(self._known_stacks())
+        dead_age_s = self.process().dead_age_s or 0.0
+        return known_stacks.of_the_dead(self._known_stacks(), dead_age_s)
 
     def _stacks_from_inside(self, why: StacksError, *, native: bool) -> str:
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())

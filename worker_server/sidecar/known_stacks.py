@@ -35,14 +35,15 @@ def instead(reason: str, note: tuple[str, float], *, native: bool) -> str:
     )
 
 
-def of_the_dead(known: Iterable[Known]) -> str:
+def of_the_dead(known: Iterable[Known], dead_age_s: float) -> str:
     """All that is left, newest first.
 
     Raises:
         LookupError: nothing is.
     """
     parts = [
-        f"# {one.source}, {one.age_s:.1f} s ago, before the rank died\n{one.text.rstrip()}\n"
+        f"# {one.source}, {one.age_s:.1f} s ago: {max(0.0, one.age_s - dead_age_s):.1f} s before "
+        f"the rank died\n{one.text.rstrip()}\n"
         for one in sorted(known, key=lambda one: one.age_s)
     ]
     if not parts:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import resource
 import socket
+import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,6 +19,8 @@ _FILES_WANTED: Final = 8192
 _FILES_KEPT: Final = 64
 """For the page, logs, pidfds and pipes of our own."""
 _log = logging.getLogger("worker_server.sidecar")
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Between looks for a free port; together shorter than the rank waits for its sidecar."""
 
 
 def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
@@ -32,14 +36,28 @@ def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
     try:
         listener = listening_socket(settings.bind, settings.port)
     except OSError as exc:
-        if not settings.port:
+        if settings.port:
+            _log.warning("port %d: %s; taking any", settings.port, exc.strerror)
+        elif exc.errno != errno.EADDRINUSE:
             raise
-        _log.warning("port %d: %s; taking any", settings.port, exc.strerror)
-        listener = listening_socket(settings.bind, 0)
+        listener = _any_port(settings.bind)
     limits = Limits(connections=connections_that_fit(Limits().connections))
     return HttpServer(
         app, listener, threads=threads, limits=limits, channel=channel, scheme=settings.scheme
     )
+
+
+def _any_port(host: str) -> socket.socket:
+    """A socket on a port that the kernel picks, also where it has none to give just now."""
+    for pause_s in _PAUSES_S:
+        try:
+            return listening_socket(host, 0)
+        except OSError as exc:
+            if exc.errno != errno.EADDRINUSE:
+                raise
+            _log.warning("no port is free; looking again in %.0f s", pause_s)
+            time.sleep(pause_s)
+    return listening_socket(host, 0)
 
 
 def reachable_host(settings: Settings) -> str:
@@ -57,7 +75,7 @@ def reachable_host(settings: Settings) -> str:
         return socket.gethostname()
 
 
-def listening_socket(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
+def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
     """A socket that listens on the first address that `host` stands for.
 
     Raises:

@@ -7,7 +7,7 @@ Here each connection *waits* for its client while no request of it is being answ
 of a request, for the next one, or until the client takes the answer. Each wait has a deadline. At
 the limit the connection that has waited longest makes room for the next, once it has waited
 `young_s`; a connection whose request is being answered never does. A client that sends its request
-at once is read before it could become the oldest, because the loop accepts one connection a turn
+at once is read before it could become the oldest, because the loop accepts few connections a turn
 and reads whatever has come at every turn.
 
 An answer is buffered (waitress spills what is over 1 MiB into a temporary file), so that a client
@@ -31,6 +31,9 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
 _FULL_PAUSE_S: Final = 0.05
+_QUEUE_KEPT_S: Final = 0.01
+_ACCEPTS_A_TURN: Final = 32
+"""More would let a crowd at the door keep those inside from being read."""
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -121,6 +124,8 @@ class Crowd:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.channels: set[Channel] = set()
+        self._queue: list[tuple[float, int, Channel]] = []
+        self._queued_s = 0.0
         self.dropped = 0
 
     @property
@@ -135,20 +140,35 @@ class Crowd:
             if channel.overdue(self.limits, now_s):
                 self._drop(channel)
 
-    def oldest(self) -> Channel | None:
-        """Who makes room for the next; None while everybody is being answered, or is young."""
-        waits = [(since_s, id(one), one) for one in list(self.channels)
-                 if (since_s := one.waits_since_s()) is not None]  # fmt: skip
-        if not waits:
-            return None
-        since_s, _, channel = min(waits)
-        return channel if time.monotonic() - since_s >= self.limits.young_s else None
+    def may_accept(self) -> bool:
+        """Whether one more fits in, or somebody can make room."""
+        return not self.full or self._oldest() is not None
 
     def make_room(self) -> None:
-        """Drop the oldest, if there is one that may be dropped."""
-        channel = self.oldest()
-        if channel is not None:
+        """Drop the oldest until everybody fits in again; nobody who is young or being answered."""
+        while len(self.channels) > self.limits.connections:
+            channel = self._oldest()
+            if channel is None:
+                return
             self._drop(channel)
+
+    def _oldest(self) -> Channel | None:
+        """Who has waited longest, and long enough. The queue for it is made anew at most a hundred
+        times a second: it costs a millisecond with a thousand connections.
+        """
+        now_s = time.monotonic()
+        if now_s - self._queued_s > _QUEUE_KEPT_S:
+            self._queued_s = now_s
+            waits = [(since_s, id(one), one) for one in list(self.channels)
+                     if (since_s := one.waits_since_s()) is not None
+                     and now_s - since_s >= self.limits.young_s]  # fmt: skip
+            self._queue = sorted(waits, reverse=True)
+        while self._queue:
+            since_s, _, channel = self._queue[-1]
+            if channel in self.channels and channel.waits_since_s() == since_s:
+                return channel
+            self._queue.pop()
+        return None
 
     def _drop(self, channel: Channel) -> None:
         self.dropped += 1
@@ -174,16 +194,21 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
 
     def readable(self) -> bool:
         """Whether to accept: not when full, unless somebody can make room."""
-        return self.accepting and (not self.crowd.full or self.crowd.oldest() is not None)
+        return self.accepting and self.crowd.may_accept()
 
     def handle_accept(self) -> None:
-        """Accept one connection."""
-        if self.crowd.full:
+        """Accept those who wait at the door, some at a time."""
+        for _ in range(_ACCEPTS_A_TURN):
+            if not self.crowd.may_accept():
+                return
+            before = len(self.crowd.channels)
+            try:
+                super().handle_accept()
+            except OSError as exc:  # a client that left at once must not close the listener
+                _log.info("a connection failed at once: %s", exc)
+            if len(self.crowd.channels) == before:
+                return
             self.crowd.make_room()
-        try:
-            super().handle_accept()
-        except OSError as exc:  # a client that left at once must not close the listener
-            _log.info("a connection failed at once: %s", exc)
 
     def run(self) -> None:
         """Serve for ever, in this thread."""

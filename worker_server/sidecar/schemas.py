@@ -234,7 +234,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "between SIGTERM and SIGKILL",
                 {"type": "number", "minimum": 0, "maximum": MAX_GRACE_S, "default": 2},
             ),
-            "incarnation": _says("refuse when another process bears the name by now", _TEXT),
+            "incarnation": _says(
+                "refuse when another process bears the name by now",
+                {"type": "string", "examples": ["32bfd68baf"]},
+            ),
         },
     ),
     "Eviction": _object(

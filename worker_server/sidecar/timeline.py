@@ -9,12 +9,14 @@ from typing import Any, Final
 from worker_server.wire import FlightRecord, RingEntry
 
 _WIDTH: Final = 120
+_SITE: Final = 16
+"""Columns that a call site gets at least."""
 _NS: Final = 1e-9
 _COLUMNS: Final = (
-    ("age", 8), ("group", 12), ("seq", 6), ("op", 20), ("sizes", 17), ("dtype", 8), ("root", 4),
-    ("step", 6), ("state", 12), ("took", 8), ("from", 5),
+    ("age", 8), ("group", 14), ("seq", 7), ("op", 20), ("sizes", 16), ("dtype", 8), ("root", 4),
+    ("step", 7), ("state", 13), ("took", 8), ("from", 5),
 )  # fmt: skip
-"""The call site takes what is left of the line."""
+"""The widest that each may get; the call site takes what is left of the line."""
 _RIGHT: Final = frozenset({"age", "seq", "root", "step", "took"})
 
 
@@ -25,6 +27,7 @@ class _Line:
     order: float
     cells: tuple[str, ...]
     unfinished: str | None = None
+    error: str | None = None
 
 
 def render(record: FlightRecord) -> str:
@@ -33,9 +36,17 @@ def render(record: FlightRecord) -> str:
     lines = [_ring_line(entry) for entry in record.ring]
     lines += _torch_lines(record, placed)
     lines.sort(key=lambda line: -line.order)
-    titles = tuple(title for title, _ in _COLUMNS)
-    body = [_row((*titles, "call site"))] if lines else ["no collectives"]
-    body += [_row(line.cells) for line in lines]
+    titles = (*(title for title, _ in _COLUMNS), "call site")
+    table = [titles, *(line.cells for line in lines)] if lines else []
+    widths = [
+        min(limit, max((len(cells[n]) for cells in table), default=0))
+        for n, (_, limit) in enumerate(_COLUMNS)
+    ]
+    body = [_row(titles, widths)] if lines else ["no collectives"]
+    for line in lines:
+        body.append(_row(line.cells, widths))
+        if line.error is not None:
+            body.append(_cut(f"      {line.error}", _WIDTH))
     return "\n".join([*_header(record), *body, _footer(lines), ""])
 
 
@@ -64,13 +75,13 @@ def _footer(lines: list[_Line]) -> str:
     return _cut(f"unfinished: {shown}{more}", 2 * _WIDTH)
 
 
-def _row(cells: tuple[str, ...]) -> str:
+def _row(cells: tuple[str, ...], widths: list[int]) -> str:
     parts = []
-    for (title, width), cell in zip(_COLUMNS, cells, strict=False):
+    for (title, _), width, cell in zip(_COLUMNS, widths, cells, strict=False):
         text = _cut(cell, width)
         parts.append(text.rjust(width) if title in _RIGHT else text.ljust(width))
     left = " ".join(parts)
-    room = _WIDTH - len(left) - 1
+    room = max(_SITE, _WIDTH - len(left) - 1)
     site = cells[-1]
     return f"{left} {site if len(site) <= room else '~' + site[-(room - 1) :]}".rstrip()
 
@@ -100,9 +111,10 @@ def _ring_line(entry: RingEntry) -> _Line:
             state,
             took,
             "both" if entry.torch_ids else "ring",
-            f"{entry.site or ''}{f'  {entry.error}' if entry.error else ''}".strip(),
+            entry.site or "",
         ),
         unfinished=unfinished,
+        error=entry.error,
     )
 
 

@@ -176,7 +176,12 @@ class StepLog:
 
 @dataclass(frozen=True, slots=True)
 class GroupHead:
-    """Where a rank stands in one process group of the collective ring."""
+    """Where a rank stands in one process group of the collective ring.
+
+    `enqueued` is both the last enqueued and the last started: a collective starts when the host
+    enters it, and for one with async_op=True that is when it is launched, not when the backend
+    gets to it. Read from shared memory, so that it costs the rank nothing.
+    """
 
     name: str
     size: int

@@ -6,8 +6,9 @@ import pytest
 
 from monitor.pipeline import RankHealth
 from monitor.policy import Guard
-from monitor.snapshot import Failure, Observation, Snapshot
+from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, restart, silent
+from worker_server.wire import GroupHead
 
 
 def test_a_killed_rank_fires_after_two_observations() -> None:
@@ -34,6 +35,23 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_waited_for_the_other_is_a_
     script = [at(20, hang("rg_1.1")), at(23, crash("rg_1.0")), at(23, crash("rg_1.1"))]
     incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
     assert incident.culprits == ("rg_1.1",)
+
+
+def test_groups_across_replica_groups_do_not_tell_who_waited_inside_one() -> None:
+    """Each rank has a group of its own there: their sequence ids have nothing to do with others."""
+
+    def with_torchft(snapshot: Snapshot) -> Snapshot:
+        seen = []
+        for one in snapshot.observations:
+            entered = 9 - one.identity.group_rank
+            head = GroupHead("torchft", 2, entered, entered - 1, "all_reduce", 1.0, entered)
+            assert not isinstance(one.outcome, Unreachable)
+            seen.append(replace(one, outcome=replace(one.outcome, heads=(head,))))
+        return replace(snapshot, observations=tuple(seen))
+
+    script = [at(20, crash("rg_1.0")), at(20, crash("rg_1.1"))]
+    incident = Drive(SimFleet(2, 2, script), alter=with_torchft).run(40).incident("dead")
+    assert incident.culprits == ("rg_1.0", "rg_1.1")
 
 
 def test_a_group_that_comes_back_rank_by_rank_does_not_change_the_culprit() -> None:

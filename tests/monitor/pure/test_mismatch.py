@@ -8,7 +8,8 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Snapshot, Unreachable
-from tests.monitor.fleet import Drive, SimFleet, at, mismatch
+from tests.monitor.fleet import Drive, SimFleet, at, crash, mismatch
+from worker_server.wire import RingEntry
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,28 @@ def test_of_four_members_the_minority_is_wrong() -> None:
 def test_a_mismatch_evicts_the_group_and_blames_no_host() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1"))])).run(50)
     assert [(evict.group, evict.quarantine) for _, evict in drive.evicts] == [("rg_1", ())]
+
+
+def across_groups(snapshot: Snapshot) -> Snapshot:
+    """Each rank all-reduces a shard of its own with its counterparts in the other groups."""
+    records = {
+        rank: record
+        if isinstance(record, Unreachable)
+        else dataclasses.replace(
+            record,
+            ring=(
+                *record.ring,
+                RingEntry("torchft", 1, "all_reduce", ((10 + record.identity.group_rank,),)),
+            ),
+        )
+        for rank, record in snapshot.records.items()
+    }
+    return dataclasses.replace(snapshot, records=records)
+
+
+def test_ranks_of_one_group_may_differ_in_what_they_send_to_other_groups() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))]), alter=across_groups).run(50)
+    assert {incident.kind for incident in drive.seen.values()} == {"dead"}
 
 
 def test_the_same_mismatch_again_is_a_program_bug_and_is_not_evicted_again() -> None:

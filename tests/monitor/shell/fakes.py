@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,6 +82,10 @@ class FakeRank:
     drip: bytes | None = None
     """Sent one byte every 0.1 s, for ever, as the body of `/v1/state`."""
     record: FlightRecord | None = None
+    guarded: bool = False
+    """Whether reading needs the token too, as on a WorkerServer that others can reach."""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """Path and Authorization of every read."""
     evictions: list[dict[str, Any]] = field(default_factory=list)
     polls: int = 0
 
@@ -185,11 +190,19 @@ class _Quiet(ThreadingHTTPServer):
 
 
 class _FakeServer:
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._over = threading.Event()
         self._server = _Quiet(("127.0.0.1", 0), _Handler)
         self._server.owner = self  # type: ignore[attr-defined]
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        scheme = "http"
+        if tls is not None:
+            scheme, self._server.socket = (
+                "https",
+                tls.wrap_socket(
+                    self._server.socket, server_side=True, do_handshake_on_connect=False
+                ),
+            )
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
@@ -212,9 +225,10 @@ class _FakeServer:
 class FakeFleet(_FakeServer):
     """Many WorkerServers behind one port: `BASE/RANK/v1/state`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
         self.ranks: dict[RankName, FakeRank] = {}
+        self.redirects: dict[RankName, str] = {}
 
     def add(self, group: str = "rg_0", group_rank: int = 0, **options: Any) -> FakeRank:
         who = {k: options.pop(k) for k in ("world_size", "host", "incarnation") if k in options}
@@ -231,6 +245,10 @@ class FakeFleet(_FakeServer):
         elif method == "POST" and rest == "v1/evict":
             token = handler.headers.get("Authorization", "")
             handler.reply(*rank.on_evict(json.loads(body), token))
+        elif not self._may_read(handler, rank, rest):
+            handler.reply(*page({"error": "wrong or missing bearer token"}, 401))
+        elif rank.identity.rank in self.redirects:
+            handler.reply(307, "text/plain", b"", Location=self.redirects[rank.identity.rank])
         elif rest == "v1/state":
             self._state(handler, rank)
         elif rest == "v1/flight_recorder":
@@ -238,8 +256,15 @@ class FakeFleet(_FakeServer):
             handler.reply(*page(to_json(record)))
         elif rest == "v1/stacks":
             handler.reply(200, "text/plain", b"Thread 1: train.py:10\n")
+        elif rest.partition("?")[0] in ("v1/steps", "v1/last_words", "v1/profile"):
+            handler.reply(*page({"asked": rest}))
         else:
             handler.reply(*page({"error": "no such path"}, 404))
+
+    def _may_read(self, handler: _Handler, rank: FakeRank, rest: str) -> bool:
+        token = handler.headers.get("Authorization", "")
+        rank.asked.append((rest, token))
+        return not rank.guarded or token == f"Bearer {rank.token}"
 
     def _state(self, handler: _Handler, rank: FakeRank) -> None:
         rank.polls += 1

@@ -1,0 +1,167 @@
+"""The monitor's token on what it reads: to whom it goes, and to whom it does not; and https."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+import requests
+import trustme
+
+from monitor.cli import build_parser
+from monitor.commands.run import _options
+from monitor.config import KeeperConfig
+from monitor.evictors.look import Life, Looker
+from monitor.evictors.order import Accused, Patience
+from monitor.fetch import CaError, Fetcher, trust
+from monitor.poller import Poller
+from monitor.service import Options, Service, StartError
+from monitor.snapshot import Failure, Unreachable
+from monitor.targets import Registry, Source, Target
+from tests.monitor.shell.doubles import HandClock, Memory
+from tests.monitor.shell.fakes import FakeFleet
+from worker_server.wire import StateReport, to_json
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+def target(rank) -> Target:
+    return Target(rank.identity, rank.url, 15.0, Source.LEASE, 0.0)
+
+
+def sweep(fetcher, rank, token):
+    made = Poller(fetcher, token).sweep([target(rank)], deadline_s=5.0, wanted=[rank.identity.rank])
+    return made.observations[0].outcome, made.records[rank.identity.rank]
+
+
+def test_states_and_records_are_read_with_the_token(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    rank = fleet.add(guarded=True)
+    state, record = sweep(fetcher, rank, "secret")
+    assert isinstance(state, StateReport)
+    assert not isinstance(record, Unreachable)
+    assert {token for _, token in rank.asked} == {"Bearer secret"}
+
+
+@pytest.mark.parametrize("token", [None, "other"])
+def test_a_worker_server_that_wants_another_token_is_told_so(fleet, fetcher, token) -> None:
+    rank = fleet.add(guarded=True)
+    why = "status 401 (it does not take this monitor's token)"
+    assert sweep(fetcher, rank, token) == (Unreachable(Failure.HTTP, why),) * 2
+
+
+def test_the_token_does_not_follow_a_redirect(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    thief = fleet.add("rg_9")
+    rank = fleet.add()
+    fleet.redirects[rank.identity.rank] = f"{thief.url}/v1/state"
+    state, _ = sweep(fetcher, rank, "secret")
+    assert state == Unreachable(Failure.HTTP, "status 307")
+    assert thief.asked == []
+
+
+def test_the_evictors_look_with_the_token(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    rank = fleet.add(guarded=True)
+    accused = Accused(rank.identity.rank, rank.identity.incarnation, rank.url)
+    registry = Registry(HandClock(), Memory())
+    looker = Looker(fetcher, registry, None, Patience(), "secret")
+    assert looker.look([accused], ()).lives == {rank.identity.rank: Life.ALIVE}
+    blind = Looker(fetcher, registry, None, Patience())
+    assert blind.look([accused], ()).lives == {rank.identity.rank: Life.UNSEEN}
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, fleet: FakeFleet):
+    rank = fleet.add(guarded=True)
+    with Service(
+        Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, token="secret")
+    ) as made:
+        body = to_json(rank.registration())
+        assert requests.post(f"{made.url}/v1/register", json=body, headers=TOKEN, timeout=10).ok
+        made.base = f"{made.url}/v1/ranks/{rank.identity.rank}"
+        yield made, rank
+
+
+def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> None:
+    service, rank = monitor
+    for asked, passed in [
+        ("state", "v1/state"),
+        ("stacks", "v1/stacks"),
+        ("steps?since=7&evil=1", "v1/steps?since=7"),
+        ("last_words", "v1/last_words"),
+        ("steps?since=a%26b%3D1", "v1/steps?since=a%26b%3D1"),
+    ]:
+        answer = requests.get(f"{service.base}/{asked}", timeout=10)
+        assert answer.status_code == 200, answer.text
+        assert rank.asked[-1] == (passed, "Bearer secret")
+    long = requests.get(f"{service.base}/steps?since={'1' * 201}", timeout=10)
+    assert long.status_code == 400
+
+
+def test_a_profile_needs_the_monitors_token(monitor) -> None:
+    service, rank = monitor
+    url = f"{service.base}/profile?duration=2.5"
+    assert requests.get(url, timeout=10).status_code == 401
+    assert rank.asked == []
+    answer = requests.get(url, headers=TOKEN, timeout=10)
+    assert answer.json() == {"asked": "v1/profile?duration=2.5"}
+    for bad in ("", "?duration=0", "?duration=61", "?duration=nan", "?duration=x"):
+        wrong = requests.get(f"{service.base}/profile{bad}", headers=TOKEN, timeout=10)
+        assert wrong.status_code == 400
+
+
+def test_a_rank_that_refuses_the_monitor_is_a_502_and_not_the_askers_fault(monitor) -> None:
+    service, rank = monitor
+    rank.token = "changed"
+    answer = requests.get(f"{service.base}/state", timeout=10)
+    assert answer.status_code == 502
+    assert "does not take this monitor's token" in answer.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure_fleet(authority):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    made = FakeFleet(context)
+    yield made
+    made.close()
+
+
+def test_https_is_verified_by_the_file_of_authorities(secure_fleet, authority, tmp_path) -> None:
+    rank = secure_fleet.add(guarded=True)
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    trusting, wary = Fetcher(trust(ca_file)), Fetcher()
+    try:
+        assert isinstance(sweep(trusting, rank, "secret")[0], StateReport)
+        rank.asked.clear()
+        refused = sweep(wary, rank, "secret")[0]
+        assert isinstance(refused, Unreachable)
+        assert "certificate" in refused.detail
+        assert rank.asked == []  # nor did the token go out
+    finally:
+        trusting.close()
+        wary.close()
+
+
+def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("x")
+    for path, why in ((nonsense, "no certificates"), (tmp_path / "none", "No such file")):
+        with pytest.raises(CaError, match=f"--ca-file {path}: {why}"):
+            trust(path)
+        options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", None, ca_file=path)
+        with pytest.raises(StartError, match="--ca-file"):
+            Service(options)
+
+
+def test_the_command_line_names_the_file(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
+    args = build_parser().parse_args(["monitor", "--ca-file", str(tmp_path / "ca.pem")])
+    assert _options(args).ca_file == tmp_path / "ca.pem"
+    monkeypatch.setenv("LIGHTKEEPER_CA_FILE", "/etc/ca.pem")
+    assert _options(build_parser().parse_args(["monitor"])).ca_file == Path("/etc/ca.pem")

@@ -1,0 +1,258 @@
+"""Attaching where it is not made easy: full or read-only memory, no torch, no port."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.worker_server.ranks import ROOT, eventually
+from worker_server import run_dir as folders
+from worker_server.page import layout
+
+pytestmark = pytest.mark.integration
+
+NAME = f"lightkeeper-{os.getuid()}"
+LIVE = """
+import json, sys, time, urllib.request, worker_server
+reporter = worker_server.attach()
+reporter.begin_step(3)
+deadline = time.monotonic() + 30
+while reporter.url is None and time.monotonic() < deadline:
+    time.sleep(0.05)
+url = reporter.url
+answer = urllib.request.urlopen(url + "/v1/state", timeout=20).read() if url else "{}"
+step = json.loads(answer).get("step", {}).get("step")
+print(type(reporter).__name__, step, reporter.url, flush=True)
+"""
+
+
+def run(code, *wrapped_in, timeout=60, **environ):
+    own = {k: v for k, v in os.environ.items()
+           if not k.startswith(("LIGHTKEEPER", "XDG_RUNTIME", "TMPDIR"))}  # fmt: skip
+    return subprocess.run(
+        [*wrapped_in, sys.executable, "-c", code],
+        env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", **environ},
+        capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def may(*command):
+    """Whether this machine lets us (root, unshare) do this."""
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(
+    not may("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"),
+    reason="needs the right to mount in a namespace of its own",
+)
+needs_network = pytest.mark.skipif(
+    not may("unshare", "-n", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40001"),
+    reason="needs the right to make a network namespace",
+)
+
+
+def mounted(*mounts):
+    """A command line that runs what follows where these mounts are made, for it alone."""
+    return ["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$0" "$@"'])]
+
+
+@needs_mounts
+def test_a_read_only_dev_shm_is_one_warning_that_says_where_it_went(tmp_path):
+    done = run(LIVE, *mounted("mount -t tmpfs -o ro none /dev/shm"), TMPDIR=str(tmp_path))
+    assert done.stdout.startswith("Reporter 3 http://127.0.0.1:"), done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+    uses = f"lightkeeper uses {tmp_path}/{NAME}, for /dev/shm/{NAME}: Read-only file system"
+    assert uses in done.stderr
+
+
+@needs_mounts
+@pytest.mark.parametrize("room", [64 * 1024, layout.TOTAL_BYTES + 96 * 1024],
+                         ids=["for no page", "for the page alone"])  # fmt: skip
+def test_a_full_dev_shm_is_left_for_the_next_place_and_nothing_dies_of_it(tmp_path, room):
+    done = run(LIVE, *mounted(f"mount -t tmpfs -o size={room} none /dev/shm"), TMPDIR=str(tmp_path))
+    assert done.stdout.startswith("Reporter 3 http://127.0.0.1:"), done.stderr
+    assert done.returncode == 0
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert f"lightkeeper uses {tmp_path}/{NAME}, for /dev/shm/{NAME}: No space left" in done.stderr
+
+
+@needs_mounts
+def test_with_no_place_to_write_there_is_one_warning_and_training_goes_on():
+    read_only = [f"mount -t tmpfs -o ro none {place}" for place in ("/dev/shm", "/tmp")]
+    code = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"
+    done = run(code, *mounted(*read_only), LIGHTKEEPER_RUN_DIR="/proc/nowhere")
+    assert (done.returncode, done.stdout) == (0, "NullReporter\n")
+    assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
+    assert done.stderr.count("Warning") == 1
+    for place in ("/proc/nowhere", "/dev/shm", "/tmp"):
+        assert place in done.stderr
+
+
+def test_a_named_place_that_cannot_be_made_falls_back_with_one_warning(tmp_path):
+    done = run(LIVE, LIGHTKEEPER_RUN_DIR="/proc/nowhere", TMPDIR=str(tmp_path))
+    assert done.stdout.startswith("Reporter 3 http"), done.stderr
+    assert done.stderr.count("RuntimeWarning: lightkeeper uses /dev/shm/") == 1
+    assert "for /proc/nowhere: No such file or directory" in done.stderr
+
+
+@needs_network
+def test_with_every_port_of_the_range_taken_any_other_is_taken_and_logged(run_dir):
+    hog = "import socket; s = socket.create_server(('127.0.0.1', 9100))\n"
+    done = run(hog + LIVE, "unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$0" "$@"',
+               LIGHTKEEPER_PORT_BASE="9100", LIGHTKEEPER_RUN_DIR=str(run_dir))  # fmt: skip
+    assert done.stdout.startswith("Reporter 3 http://127.0.0.1:"), done.stderr
+    assert not done.stdout.rstrip().endswith(":9100")
+    assert done.stderr == ""
+    assert any("taking any" in log.read_text() for log in run_dir.glob("*.log"))
+
+
+@needs_network
+def test_with_no_port_to_be_had_the_rank_trains_on_and_the_sidecar_takes_one_when_it_can(run_dir):
+    hog = (
+        "import socket, threading\n"
+        "hogs = [socket.create_server(('127.0.0.1', port)) for port in (40000, 40001)]\n"
+        "threading.Timer(3, lambda: [hog.close() for hog in hogs]).start()\n"
+    )
+    few = "sysctl -qw net.ipv4.ip_local_port_range='40000 40001'"
+    up = f'ip link set lo up && {few} && exec "$0" "$@"'
+    done = run(hog + LIVE, "unshare", "-n", "sh", "-c", up, LIGHTKEEPER_RUN_DIR=str(run_dir))
+    assert done.stdout.startswith("Reporter 3 http://127.0.0.1:4000"), done.stderr
+    assert done.stderr == ""
+    assert any("no port is free" in log.read_text() for log in run_dir.glob("*.log"))
+
+
+WITHOUT_TORCH = """
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy", "torchft"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NoTorch())
+"""
+LOOKED_AT = """
+import worker_server, time
+reporter = worker_server.attach()
+try:
+    import torch
+except ModuleNotFoundError:
+    pass
+def a_loop_without_torch():
+    print("ready", flush=True)
+    time.sleep(1000)
+reporter.begin_step(3)
+with reporter.phase("forward"):
+    a_loop_without_torch()
+"""
+
+
+class Looked:
+    """A process under test, and questions to its sidecar."""
+
+    def __init__(self, code, run_dir, **environ):
+        own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        self.run_dir = run_dir
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+                 "LIGHTKEEPER_LINGER_S": "30", **environ},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def endpoint(self):
+        return next(
+            (json.loads(path.read_text()) for path in self.run_dir.glob("*.json")), None
+        )  # fmt: skip
+
+    def get(self, path):
+        import requests
+
+        url = eventually(self.endpoint, "the sidecar publishes its URL")["url"]
+        return requests.get(url + path, timeout=20)
+
+    def end(self):
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.communicate(timeout=20)
+        endpoint = self.endpoint()
+        if endpoint and folders.start_ticks(endpoint["sidecar_pid"]) == endpoint["sidecar_ticks"]:
+            os.kill(endpoint["sidecar_pid"], signal.SIGTERM)
+
+
+@pytest.fixture
+def look(run_dir):
+    started = []
+
+    def start(code, **environ):
+        started.append(Looked(code, run_dir, **environ))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def test_a_process_without_torch_has_state_stacks_and_liveness(look):
+    looked = look(WITHOUT_TORCH + LOOKED_AT)
+    assert looked.process.stdout.readline() == "ready\n"
+    state = looked.get("/v1/state").json()
+    assert (state["step"]["step"], state["step"]["phase"]) == (3, "forward")
+    assert state["process"]["alive"]
+    assert "a_loop_without_torch" in looked.get("/v1/stacks").text
+    looked.process.kill()
+    looked.process.wait(10)
+    eventually(lambda: not looked.get("/v1/state").json()["process"]["alive"], "death is seen")
+    assert looked.process.stderr.read() == ""
+
+
+def test_torchs_part_can_be_left_out(run_dir):
+    code = (
+        "import worker_server, torch, torch.distributed as dist\n"
+        "before = dist.all_reduce\n"
+        "worker_server.attach()\n"
+        "from torch.optim import optimizer\n"
+        "print(dist.all_reduce is before, len(optimizer._global_optimizer_post_hooks))\n"
+    )
+    for switch, says in (("0", "True 0\n"), ("1", "False 1\n")):
+        done = run(code, LIGHTKEEPER_RUN_DIR=str(run_dir), LIGHTKEEPER_TORCH=switch)
+        assert done.stdout == says, done.stderr
+
+
+OPTIMIZED = """
+import json, time, torch, urllib.request, worker_server
+torch.set_num_threads(1)
+reporter = worker_server.attach()
+weights = torch.nn.Linear(2, 1)
+adam, other = torch.optim.AdamW(weights.parameters()), torch.optim.SGD(weights.parameters())
+for step in range(5):
+    weights(torch.ones(2)).sum().backward()
+    adam.step()
+    other.step()
+while reporter.url is None:
+    time.sleep(0.05)
+print(urllib.request.urlopen(reporter.url + "/v1/state", timeout=20).read().decode())
+"""
+
+
+def test_a_loop_that_says_nothing_has_its_optimizers_steps(run_dir):
+    done = run(OPTIMIZED, LIGHTKEEPER_RUN_DIR=str(run_dir))
+    step = json.loads(done.stdout)["step"]
+    assert (step["committed_step"], step["commits"], step.get("commit_failures", 0)) == (4, 5, 0)
+    assert step["source"] == "optimizer"
+
+
+def test_a_loop_that_reports_itself_is_not_counted_twice(run_dir):
+    reported = OPTIMIZED.replace(
+        "    adam.step()\n", "    reporter.begin_step(100 + step)\n    adam.step()\n"
+    ).replace("    other.step()\n", "    reporter.end_step(100 + step, committed=True)\n")
+    done = run(reported, LIGHTKEEPER_RUN_DIR=str(run_dir))
+    step = json.loads(done.stdout)["step"]
+    assert (step["committed_step"], step["commits"]) == (104, 5)

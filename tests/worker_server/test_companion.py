@@ -1,0 +1,122 @@
+"""A sidecar that was killed is started again, a few times; and who dies at once still has one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+
+import pytest
+
+from tests.worker_server.ranks import eventually
+from worker_server.companion import Companion
+from worker_server.run_dir import RankFiles, start_ticks
+
+
+class FakeLauncher:
+    returncode = 0
+
+    def poll(self):
+        return 0
+
+
+class Bench:
+    """A companion whose sidecars publish themselves at once, and die on demand."""
+
+    def __init__(self, folder):
+        self.files = RankFiles(folder / "a.page")
+        self.now = 100.0
+        self.started_at = []
+        self.up = True
+        self.companion = Companion(self.files, self.start, lambda: self.now)
+
+    def start(self, files):
+        self.started_at.append(self.now)
+        if self.up:
+            pid = os.getpid()  # any process that lives
+            files.write_endpoint({"sidecar_pid": pid, "sidecar_ticks": start_ticks(pid)})
+        return FakeLauncher()
+
+    def kill(self):
+        known = self.companion._known
+        self.companion._known = (known[0], -1)  # as if the pid were another's
+
+    def pass_s(self, seconds):
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.companion.look()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+def test_a_sidecar_that_lives_is_let_in_and_left_alone(bench):
+    assert not bench.companion.settled
+    bench.pass_s(100)
+    assert bench.companion.settled
+    assert bench.started_at == [100]
+
+
+def test_a_killed_sidecar_comes_back_with_growing_pauses_and_then_no_more(bench):
+    bench.pass_s(1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for pause_s in (1, 2, 4, 8, 16):
+            bench.kill()
+            bench.pass_s(pause_s)
+            assert not bench.companion.settled
+            bench.pass_s(2)
+            assert bench.companion.settled
+        assert not said
+        bench.kill()
+        bench.pass_s(100)
+    assert len(bench.started_at) == 6
+    assert [str(w.message) for w in said] == [
+        f"lightkeeper's WorkerServer was started 6 times and is gone again: see {bench.files.log}"
+    ]
+    assert bench.companion.settled
+
+
+def test_one_that_does_not_come_up_is_one_warning(bench, tmp_path):
+    bench.files.endpoint.unlink()
+    with pytest.warns(RuntimeWarning, match="did not come up: see ") as said:
+        bench.pass_s(200)
+    assert len(said) == 1
+
+
+@pytest.mark.integration
+def test_a_killed_sidecar_is_replaced_and_answers_with_stacks(start_rank):
+    rank = start_rank("hang")
+    rank.says("ready")
+    first = rank.endpoint
+    os.kill(first["sidecar_pid"], signal.SIGKILL)
+
+    def replaced():
+        rank._endpoint = None
+        return rank.endpoint["sidecar_pid"] != first["sidecar_pid"]
+
+    eventually(replaced, "another sidecar publishes its URL")
+    assert rank.state().step.commits == 3
+    status, stacks = rank.ask("/v1/stacks")
+    assert (status, "rank_script.py" in stacks) == (200, True)
+
+
+@pytest.mark.integration
+def test_a_rank_that_dies_at_once_has_a_sidecar_that_tells_how(start_rank):
+    rank = start_rank("die_at_once")
+    assert rank.process.wait(20) == 7
+    process = rank.state().process
+    assert not process.alive
+    assert process.exit_code in (7, None)  # None before Linux 6.15
+    assert rank.ask("/v1/stacks")[0] in (200, 410)
+
+
+@pytest.mark.integration
+def test_a_rank_that_closes_and_ends_at_once_leaves_nothing_after_some_seconds(start_rank):
+    rank = start_rank("finish_at_once")
+    assert rank.process.wait(20) == 0
+    eventually(
+        lambda: {path.suffix for path in rank.run_dir.iterdir()} == {".log"}, "all is cleaned up"
+    )

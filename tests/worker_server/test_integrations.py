@@ -1,0 +1,329 @@
+"""Frameworks' events as steps and phases; the frameworks are stood in for."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+
+from tests.worker_server.ranks import ROOT
+from tests.worker_server.sources import WrittenDown
+from worker_server.integrations import lightning, torchtitan
+from worker_server.integrations.optimizer import StepCounter
+
+
+class Optimizer:
+    """Whatever has a step."""
+
+
+def test_each_step_of_the_first_optimizer_is_a_step():
+    told = WrittenDown()
+    count, generator, critic = StepCounter(told), Optimizer(), Optimizer()
+    for optimizer in (generator, critic, critic, generator, critic):
+        count(optimizer, (), {})
+    assert told.said == ["step 0", "step 1"]
+
+
+def test_another_optimizer_is_counted_when_the_first_is_gone():
+    told = WrittenDown()
+    count, second = StepCounter(told), Optimizer()
+    count(Optimizer(), (), {})
+    count(second, (), {})
+    assert told.said == ["step 0", "step 1"]
+
+
+def test_another_optimizer_is_counted_when_the_first_has_long_been_silent():
+    told = WrittenDown()
+    count, warm_up, second = StepCounter(told), Optimizer(), Optimizer()
+    count(warm_up, (), {})
+    for _ in range(65):
+        count(second, (), {})
+    assert told.said == ["step 0", "step 1", "step 2"]
+
+
+class Base:
+    """Lightning's Callback, as far as ours leans on it."""
+
+
+class CallbackUnderTest(lightning.TrainerHooks, Base):
+    """A callback as the factory makes it."""
+
+
+class Trainer:
+    global_step = 0
+    global_rank = 3
+    world_size = 4
+    accumulate_grad_batches = 1
+
+    def __init__(self):
+        self.saved = []
+
+    def save_checkpoint(self, path, weights_only=False):
+        self.saved.append((path, weights_only))
+
+
+class Tensor:
+    """One number on a device."""
+
+    def __init__(self, value, device):
+        self.value = value
+        self.device = SimpleNamespace(type=device)
+
+    def __float__(self):
+        assert self.device.type == "cpu"
+        return self.value
+
+    def numel(self):
+        return 1
+
+
+@pytest.fixture
+def following():
+    told, ranks = WrittenDown(), []
+
+    def attach(**given):
+        ranks.append(given)
+        return told
+
+    callback, trainer = CallbackUnderTest(attach), Trainer()
+    callback.setup(trainer, None, "fit")
+    callback.setup(trainer, None, "validate")
+    assert ranks == [{"rank": 3, "world_size": 4}]
+    assert told.take() == ["from lightning"]
+    return callback, trainer, told
+
+
+def batch(callback, trainer, loss=None, steps=1):
+    callback.on_train_batch_start(trainer, None, object(), 0)
+    callback.on_before_backward(trainer, None, loss)
+    callback.on_after_backward(trainer, None)
+    if steps:
+        callback.on_before_optimizer_step(trainer, None, Optimizer())
+    trainer.global_step += steps
+    callback.on_train_batch_end(trainer, None, {"loss": loss}, object(), 0)
+
+
+def test_a_batch_of_lightning_is_a_step_with_its_phases(following):
+    callback, trainer, told = following
+    batch(callback, trainer, Tensor(2.5, "cpu"))
+    assert told.take() == [
+        "begin 0", "<forward", "forward>", "<backward", "backward>", "<optimizer", "optimizer>",
+        "end 0 True 2.5 0", "<data",
+    ]  # fmt: skip
+    callback.on_train_batch_start(trainer, None, object(), 1)
+    assert told.said == ["data>", "begin 1", "<forward"]
+
+
+def test_batches_that_are_accumulated_are_one_step_and_no_failed_commits(following):
+    callback, trainer, told = following
+    trainer.accumulate_grad_batches = 2
+    batch(callback, trainer, Tensor(1.0, "cpu"), steps=0)
+    batch(callback, trainer, Tensor(1.0, "cpu"))
+    steps = [said for said in told.said if said.startswith(("begin", "end"))]
+    assert steps == ["begin 0", "end 0 True 2.0 0"]
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [None, {}, Tensor(1.0, "cuda"), {"loss": Tensor(1.0, "cuda")}, {"loss": "x"}],
+    ids=["nothing", "no loss", "gpu", "gpu in a dict", "no tensor"],
+)
+def test_a_loss_that_costs_a_wait_for_the_gpu_is_not_read(following, outputs):
+    callback, trainer, told = following
+    callback.on_train_batch_start(trainer, None, object(), 0)
+    trainer.global_step = 1
+    callback.on_train_batch_end(trainer, None, outputs, object(), 0)
+    assert "end 0 True None 0" in told.said
+    assert not callback.failed
+
+
+def test_evaluation_and_checkpoints_between_batches_are_declared(following):
+    callback, trainer, told = following
+    batch(callback, trainer)
+    told.take()
+    callback.on_validation_start(trainer, None)
+    callback.on_validation_end(trainer, None)
+    trainer.save_checkpoint("a.ckpt", weights_only=True)
+    assert told.said == ["<evaluation", "evaluation>", "<checkpoint", "checkpoint>"]
+    assert trainer.saved == [("a.ckpt", True)]
+
+
+def test_a_checkpoint_that_fails_ends_its_phase_and_fails_as_it_fails(following):
+    _, trainer, told = following
+    with pytest.raises(TypeError):
+        trainer.save_checkpoint()
+    assert told.said == ["<checkpoint", "checkpoint>"]
+
+
+def test_a_hook_that_fails_is_one_warning_and_the_end_of_our_hooks(following):
+    callback, _, told = following
+    with pytest.warns(RuntimeWarning, match="stopped following Lightning"):
+        callback.on_train_batch_start(object())
+    callback.on_train_batch_start(object())  # a second warning would be an error here
+    callback.on_validation_start()
+    assert told.said == []
+
+
+ASK = """
+import sys
+from worker_server.integrations import lightning as ours
+print([len(make()) for make in (ours.lightning_callbacks, ours.fabric_callbacks,
+                                ours.pytorch_lightning_callbacks)],
+      [name for name in ("torch", "lightning", "mmap") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [({}, "[0, 0, 0] []"), ({"LIGHTKEEPER_ATTACH": "done:torchrun", "RANK": "0"}, "[0, 0, 0] []")],
+    ids=["not asked", "inherited from a rank"],
+)
+def test_lightnings_factories_give_nothing_and_import_nothing_unless_asked(environ, says):
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env={**own, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == (says, "")
+
+
+@pytest.fixture
+def package_of_callbacks(tmp_path, monkeypatch):
+    """Stands for `lightning.pytorch`."""
+    (tmp_path / "stands_for_pl").mkdir()
+    (tmp_path / "stands_for_pl" / "__init__.py").write_text("")
+    (tmp_path / "stands_for_pl" / "callbacks.py").write_text("class Callback:\n    mark = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "stands_for_pl"
+
+
+def test_the_callback_is_of_lightnings_kind_and_survives_being_sent_to_a_spawned_rank(
+    package_of_callbacks,
+):
+    callback = lightning._callback(package_of_callbacks)
+    again = pickle.loads(pickle.dumps(callback))
+    assert (callback.mark, again.mark, type(again).__name__) == (7, 7, "LightkeeperCallback")
+
+
+@pytest.fixture
+def titan():
+    """A structured logger as torchtitan has it, with our handler and what it was told."""
+    told, logger = WrittenDown(), logging.Logger("stands for torchtitan's")
+    logger.addHandler(torchtitan.SpanHandler(told, told.close))
+
+    def log(name, step=None, *, event=None, value=None, task=None, kind="event"):
+        extra = {"log_type": kind, "log_type_name": name, "event_name": event, "step": step,
+                 "relative_step": step, "value": value, "task_name": task}  # fmt: skip
+        logger.info("text", extra=extra)
+
+    return log, told
+
+
+def test_the_spans_of_a_torchtitan_step_are_its_phases(titan):
+    log, told = titan
+    for name in ("training_start", "step_start", "fetching_batch_start", "fetching_batch_end"):
+        log(name, 4, kind="instant" if name == "training_start" else "event")
+    log("metric_value", 4, event="local_valid_tokens", value=128, kind="instant")
+    for name in ("fwd_bwd_start", "post_dataloading_process_start", "post_dataloading_process_end",
+                 "fwd_bwd_end", "optim_start", "optim_end", "eval_start", "eval_end",
+                 "ModelConfig.build_start", "ModelConfig.build_end", "step_end"):  # fmt: skip
+        log(name, 4)
+    assert told.said == [
+        "begin 4", "<data", "data>", "<forward_backward", "<data", "data>", "forward_backward>",
+        "<optimizer", "optimizer>", "<evaluation", "evaluation>", "end 4 True None 128",
+    ]  # fmt: skip
+
+
+def test_a_step_that_fails_is_not_committed(titan):
+    log, told = titan
+    for name in ("step_start", "fwd_bwd_start", "fwd_bwd_error", "fwd_bwd_end", "step_error",
+                 "step_end", "step_start", "step_end"):  # fmt: skip
+        log(name, 4)
+    assert [said for said in told.said if said.startswith("end")] == [
+        "end 4 False None 0", "end 4 True None 0",
+    ]  # fmt: skip
+
+
+def test_the_fault_tolerant_trainer_has_phases_and_leaves_the_steps_to_torchft(titan):
+    log, told = titan
+    for name in ("fwd_bwd_start", "fwd_bwd_end", "optim_start", "optim_end"):
+        log(name)
+    assert told.said == [
+        "<forward_backward", "forward_backward>", "<optimizer", "optimizer>",
+    ]  # fmt: skip
+
+
+def test_a_training_that_took_its_process_groups_down_is_over(titan):
+    log, told = titan
+    log("torch_distributed_teardown_start")
+    assert not told.closed
+    log("torch_distributed_teardown_end")
+    assert told.closed
+
+
+def test_spans_of_asyncio_tasks_and_ends_without_a_beginning_are_left_alone(titan):
+    log, told = titan
+    log("fwd_bwd_start", 1, task="Task-1")
+    log("optim_end", 1)
+    log("step_start", None)
+    assert told.said == []
+
+
+FACTORY = "worker_server.integrations.torchtitan.handler"
+
+
+@pytest.mark.parametrize(
+    ("factories", "says"),
+    [(FACTORY, "jsonl 3 training out"), (f"{FACTORY},other.factory", "")],
+    ids=["ours alone", "beside another"],
+)
+def test_torchtitans_own_jsonl_goes_on_where_ours_was_all_that_was_asked_for(
+    tmp_path, factories, says
+):
+    folder = tmp_path / "torchtitan" / "observability" / "structured_logger"
+    folder.mkdir(parents=True)
+    (folder / "jsonl_handler.py").write_text(
+        "def register_jsonl_handler(*, structured_logger, rank, source, output_dir, **_):\n"
+        "    print('jsonl', rank, source, output_dir)\n"
+    )
+    code = (
+        f"import logging; from {FACTORY.rpartition('.')[0]} import handler\n"
+        "logger = logging.Logger('x')\n"
+        "handler(structured_logger=logger, rank=3, source='training', output_dir='out')\n"
+        "assert len(logger.handlers) == 1\n"
+    )
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**own, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
+             "LIGHTKEEPER": "0", "TITAN_STRUCT_LOGGER_HANDLERS": factories},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == (says, "")
+
+
+def test_the_entry_points_are_functions_that_are_there():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert sorted(points) == [
+        "lightning.fabric.callbacks_factory", "lightning.pytorch.callbacks_factory",
+        "pytorch_lightning.callbacks_factory", "torch.backends",
+    ]  # fmt: skip
+    for entry in points.values():
+        module, _, name = entry["lightkeeper"].partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_a_source_that_breaks_is_one_warning_and_training_logs_on():
+    logger = logging.Logger("stands for torchtitan's")
+    logger.addHandler(torchtitan.SpanHandler(object(), print))
+    extra = {"log_type": "event", "log_type_name": "step_start", "step": 1}
+    with pytest.warns(RuntimeWarning, match="stopped reading torchtitan's spans"):
+        logger.info("text", extra=extra)
+    logger.info("text", extra=extra)  # a second warning would be an error here

@@ -1,0 +1,232 @@
+"""What a rank leaves when it ends, and that it leaves nothing on the job's own stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.worker_server.ranks import ROOT
+from tests.worker_server.test_page import identity
+from worker_server import wire
+from worker_server.page import layout
+from worker_server.page.reader import PageReader
+from worker_server.page.writer import PageWriter
+from worker_server.sidecar.ending import OomWatch, decode_status, wait_status
+from worker_server.sidecar.last_words import Remains, how_it_ended
+from worker_server.sidecar.stderr import StderrTail
+
+RAISED = ("ValueError: bad", wire.Trace("Traceback ...", 1.0, "uncaught in the main thread"))
+IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 1.0, 'uncaught in the thread "loader"'))
+LONG_AGO = ("ValueError: bad", wire.Trace("Traceback ...", 900.0, "uncaught in the main thread"))
+CRASHED = "Fatal Python error: Segmentation fault"
+CRASH = wire.Trace(f"{CRASHED}\n\nThread ...", 0.5, "faulthandler")
+
+
+def dead(code=None, signum=None):
+    return wire.Process(False, None, dead_age_s=0.5, exit_code=code, exit_signal=signum)
+
+
+@pytest.mark.parametrize(
+    ("process", "facts", "sentence"),
+    [
+        (wire.Process(True, "S"), {}, "It lives."),
+        (wire.Process(True, "S"), {"closed": True},
+         "It lives, and has announced that its work is over."),
+        (dead(0), {}, "Exited with code 0."),
+        (dead(0), {"closed": True},
+         "Exited with code 0, after it had announced that its work was over."),
+        (dead(1), {"exception": RAISED}, "Raised ValueError: bad and exited with code 1."),
+        (dead(1), {"exception": IN_THREAD}, "Exited with code 1."),
+        (dead(1), {"exception": LONG_AGO}, "Exited with code 1."),
+        (dead(0), {"exception": RAISED}, "Exited with code 0."),
+        (dead(None, "SIGKILL"), {}, "Killed by SIGKILL."),
+        (dead(None, "SIGKILL"), {"sent": ("SIGTERM", "SIGKILL")},
+         "Killed by SIGKILL, which its WorkerServer sent (eviction)."),
+        (dead(None, "SIGKILL"), {"oom_kills": 1},
+         "Killed by SIGKILL; the OOM killer was at work in its cgroup (1 kill(s) at that time)."),
+        (dead(None, "SIGTERM"), {"oom_kills": 1}, "Killed by SIGTERM."),
+        (dead(None, "SIGSEGV"), {"crash": CRASH},
+         "Killed by SIGSEGV (Fatal Python error: Segmentation fault)."),
+        (dead(), {"crash": CRASH},
+         f"Ended by a fatal error ({CRASHED}); exit status not known."),
+        (dead(), {"exception": RAISED}, "Raised ValueError: bad; exit status not known."),
+        (dead(), {}, "Ended; how is not known (its parent has collected the exit status)."),
+    ],
+)  # fmt: skip
+def test_one_true_sentence_says_how_it_ended(process, facts, sentence):
+    usual = {"closed": False, "exception": None, "crash": None, "sent": (), "oom_kills": None}
+    assert how_it_ended(process, **{**usual, **facts}) == sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "signum"),
+    [(0, 0, None), (9 << 8, 9, None), (11, None, "SIGSEGV"), (9 | 128, None, "SIGKILL"),
+     (36, None, "signal 36"), (None, None, None)],
+)  # fmt: skip
+def test_a_wait_status_is_a_code_or_a_signal(status, code, signum):
+    assert decode_status(status) == (code, signum)
+
+
+@pytest.mark.parametrize("ending", ["exit", "signal"])
+def test_the_status_of_a_zombie_is_known_to_others_than_its_parent(ending):
+    child = subprocess.Popen(["sleep", "100"] if ending == "signal" else ["sh", "-c", "exit 9"])
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        from worker_server.run_dir import start_ticks
+
+        ticks = start_ticks(child.pid)
+        if ending == "signal":
+            child.send_signal(signal.SIGTERM)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        status = wait_status(pidfd, child.pid, ticks)
+        assert status == (signal.SIGTERM if ending == "signal" else 9 << 8)
+        child.wait(10)
+        later = wait_status(pidfd, child.pid, ticks)
+        assert later in (status, None)  # None before Linux 6.15
+    finally:
+        os.close(pidfd)
+
+
+def test_oom_kills_count_from_the_last_look_at_the_living(tmp_path):
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    for path in (tmp_path / "memory.events", folder / "memory.oom_control"):
+        path.write_text("low 0\noom_kill_disable 0\noom_kill 3\n")
+    watch = OomWatch(os.getpid(), tmp_path)
+    assert watch.kills() == 0
+    for path in (tmp_path / "memory.events", folder / "memory.oom_control"):
+        path.write_text("oom_kill 5\n")
+    assert watch.kills() == 2
+    watch.look()
+    assert watch.kills() == 0
+
+
+def test_without_a_cgroup_to_read_nothing_is_said_of_oom(tmp_path):
+    assert OomWatch(os.getpid(), tmp_path).kills() is None
+
+
+class FakeProc:
+    """A /proc with one process whose stderr is `target`."""
+
+    def __init__(self, folder, target):
+        self.root = folder / "proc"
+        (self.root / "7" / "fd").mkdir(parents=True)
+        self.link = self.root / "7" / "fd" / "2"
+        self.link.symlink_to(target)
+
+    def share(self, pid, target):
+        (self.root / str(pid) / "fd").mkdir(parents=True)
+        (self.root / str(pid) / "fd" / "1").symlink_to(target)
+
+
+def test_the_tail_of_stderr_survives_the_file_and_the_process(tmp_path):
+    log = tmp_path / "err"
+    log.write_text("".join(f"line {n}\n" for n in range(5000)))
+    proc = FakeProc(tmp_path, log)
+    proc.share(8, log)
+    proc.share(9, "/dev/null")
+    tail = StderrTail(7, proc.root)
+    tail.look()
+    log.unlink()
+    proc.link.unlink()
+    trace, error = tail.read()
+    assert error is None
+    assert trace.text.splitlines() == [f"line {n}" for n in range(5000 - 64, 5000)]
+    assert trace.source == f"{log} (shared with 1 more process(es) when it was opened)"
+
+
+def test_a_tail_is_of_whole_lines_and_bounded(tmp_path):
+    log = tmp_path / "err"
+    log.write_text("x" * 1000 + "\n" + "".join(f"{n:01000d}\n" for n in range(40)))
+    tail = StderrTail(7, FakeProc(tmp_path, log).root)
+    tail.look()
+    trace, _ = tail.read()
+    assert len(trace.text) <= 16 * 1024
+    assert {len(line) for line in trace.text.splitlines()} == {1000}
+
+
+def test_stderr_that_is_no_file_is_told_with_the_remedy(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    tail = StderrTail(7, FakeProc(tmp_path, fifo).root)
+    tail.look()
+    trace, error = tail.read()
+    assert trace is None
+    assert error.startswith("stderr is a pipe: what was written there is not kept; with torchrun")
+
+
+def test_a_stderr_redirected_later_is_followed(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.write_text("first\n")
+    second.write_text("second\n")
+    proc = FakeProc(tmp_path, first)
+    tail = StderrTail(7, proc.root)
+    tail.look()
+    proc.link.unlink()
+    proc.link.symlink_to(second)
+    tail.look()
+    assert tail.read()[0].text == "second\n"
+
+
+class Self:
+    pid = os.getpid()
+    sent = ()
+
+    def wait_death(self, timeout_s):
+        return False
+
+
+def test_torchelastics_file_is_given_unless_a_former_attempt_wrote_it(tmp_path):
+    page = tmp_path / "a.page"
+    writer = PageWriter.create(page, identity(), 1)
+    writer.write_note(layout.NOTE_EXCEPTION, "the main thread\nValueError: bad\nTraceback\n")
+    error = tmp_path / "error.json"
+    error.write_text('{"message": "boom"}')
+    remains = Remains(
+        PageReader(page), Self(), tmp_path / "a.crash", {"TORCHELASTIC_ERROR_FILE": str(error)}
+    )
+    words = remains.words(wire.Process(True, "S"))
+    assert (words.error_file.text, words.error_file.source) == ('{"message": "boom"}', str(error))
+    assert (words.exception.text, words.exception.source) == (
+        "Traceback\n", "uncaught in the main thread",
+    )  # fmt: skip
+    assert words.crash is None
+    os.utime(error, (time.time() - 1000,) * 2)
+    assert remains.words(wire.Process(True, "S")).error_file is None
+
+
+SNIPPETS = {
+    "quick exit": "",
+    "exception": "1 / 0",
+    "long chain": "try: 1 / 0\nexcept Exception as e: raise ValueError('x' * 9000) from e",
+    "hook fails": "import sys; sys.excepthook = lambda *_: 1 / 0; {}['a']",
+    "text": "import sys; sys.exit('no more data')",
+    "thread": "import threading as t; x = t.Thread(target=lambda: 1 / 0); x.start(); x.join()",
+    "recursion": "f = lambda: f()\nf()",
+    "aborts": "import os; os.abort()",
+    "own faulthandler": "import faulthandler as f, os; f.enable(all_threads=False); os.abort()",
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("snippet", SNIPPETS.values(), ids=SNIPPETS)
+def test_output_and_exit_code_are_the_same_with_and_without_us(run_dir, snippet):
+    """Also of files and processes left open, where such warnings are on."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+    code = f"import worker_server; worker_server.attach()\n{snippet}\n"
+    ways = []
+    for switch in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-W", "always::ResourceWarning", "-c", code],
+            env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
+                 "LIGHTKEEPER_LINGER_S": "0", "LIGHTKEEPER": switch, "PYTHONFAULTHANDLER": ""},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        ways.append((done.returncode, done.stdout, re.sub("0x[0-9a-f]+", "N", done.stderr)))
+    assert ways[0] == ways[1]

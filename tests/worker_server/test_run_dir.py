@@ -1,0 +1,90 @@
+"""Where a rank's files go, and where instead when they cannot go there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from worker_server.run_dir import RunDirError, candidates, check_room, first_usable
+
+NAME = f"lightkeeper-{os.getuid()}"
+
+
+def test_the_named_place_comes_first_then_memory_then_the_session_then_temporary_files():
+    named = {"LIGHTKEEPER_RUN_DIR": "/a/b", "XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/scratch"}
+    assert candidates(named) == (
+        Path("/a/b"), Path("/dev/shm") / NAME, Path("/run/user/7") / NAME, Path("/scratch") / NAME,
+        Path("/tmp") / NAME,
+    )  # fmt: skip
+    assert candidates({"LIGHTKEEPER_RUN_DIR": "here"})[0] == Path.cwd() / "here"
+    assert candidates({"TMPDIR": "/tmp"}) == (Path("/dev/shm") / NAME, Path("/tmp") / NAME)
+
+
+class Uses:
+    """What is done with a place: here it may fail, by name."""
+
+    def __init__(self, **troubles):
+        self.troubles = troubles
+        self.said = []
+
+    def use(self, place):
+        if place.name in self.troubles:
+            raise OSError(self.troubles[place.name], os.strerror(self.troubles[place.name]))
+        return place.name
+
+    def go(self, *places):
+        return first_usable(places, self.use, self.said.append)
+
+
+def test_the_first_choice_is_taken_without_a_word(tmp_path):
+    uses = Uses()
+    assert (uses.go(tmp_path / "a", tmp_path / "b"), uses.said) == ("a", [])
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EROFS, errno.ENOSPC, errno.EACCES], ids=errno.errorcode.get
+)
+def test_where_the_first_choice_fails_the_next_is_taken_and_said_once(tmp_path, number):
+    uses = Uses(a=number)
+    assert uses.go(tmp_path / "a", tmp_path / "b", tmp_path / "c") == "b"
+    assert uses.said == [f"lightkeeper uses {tmp_path}/b, for {tmp_path}/a: {os.strerror(number)}"]
+
+
+def test_a_place_that_others_may_enter_is_passed_over(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    uses = Uses()
+    assert uses.go(tmp_path / "open", tmp_path / "b") == "b"
+    assert "open to others" in uses.said[0]
+
+
+def test_a_link_to_a_place_is_passed_over(tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    uses = Uses()
+    assert uses.go(tmp_path / "link", tmp_path / "b") == "b"
+
+
+def test_with_no_place_left_the_reasons_are_all_there(tmp_path):
+    uses = Uses(a=errno.EROFS, b=errno.ENOSPC)
+    with pytest.raises(RunDirError, match=r"a: Read-only file system; .*b: No space left"):
+        uses.go(tmp_path / "a", tmp_path / "b")
+    assert uses.said == []
+
+
+def test_a_failure_that_is_not_the_places_fault_is_not_tried_elsewhere(tmp_path):
+    def use(place):
+        raise OSError("identity takes 5000 bytes")
+
+    with pytest.raises(OSError, match="identity takes"):
+        first_usable((tmp_path / "a", tmp_path / "b"), use, print)
+    assert not (tmp_path / "b").exists()
+
+
+def test_room_for_the_sidecars_files_is_looked_for(tmp_path):
+    check_room(tmp_path)

@@ -1,0 +1,304 @@
+"""TorchFT without a line of code: real Managers under a real Lighthouse, and groups of one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchft")
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.distributed_c10d import (  # noqa: E402
+    AllgatherOptions,
+    AllreduceOptions,
+    BroadcastOptions,
+)
+from torchft import manager as torchft_manager  # noqa: E402
+from torchft import process_group as torchft_groups_module  # noqa: E402
+from torchft.process_group import (  # noqa: E402
+    ErrorSwallowingProcessGroupWrapper,
+    ProcessGroup,
+    ProcessGroupDummy,
+    ProcessGroupGloo,
+)
+
+from tests.worker_server.test_page import NOW, identity  # noqa: E402
+from worker_server import collectives, torchft_hook  # noqa: E402
+from worker_server.page.reader import PageReader  # noqa: E402
+from worker_server.page.writer import PageWriter  # noqa: E402
+from worker_server.reporter import Reporter  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# -- two replica groups, a heal and a death -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """What both ranks left in their pages, and what `a` saw of its steps."""
+    folder = tmp_path_factory.mktemp("job")
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.torchft_parent", str(folder)],
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    steps, codes = (json.loads(line) for line in done.stdout.splitlines() if line[:1] in "{[")
+    assert codes == [0, 9]
+    pages = {name: PageReader(folder / f"{name}.page") for name in "ab"}
+    return pages, steps["a"]
+
+
+def read(page):
+    now_ns = time.monotonic_ns()
+    return page.ring(now_ns)[0], page.step_state(now_ns), page.heads(now_ns)
+
+
+@pytest.mark.integration
+def test_every_step_of_a_manager_is_a_step_of_the_rank(job):
+    pages, seen = job
+    rows, _ = pages["a"].steps(0, time.monotonic_ns())
+    committed = [row.committed for row in rows]
+    assert committed == [committed for _, committed in seen]
+    assert [row.step for row in rows] == [sum(committed[:n]) for n in range(len(committed))]
+    _, state, _ = read(pages["a"])
+    assert state.source == "torchft"
+    assert state.replica_id.startswith("a:")
+    assert (state.commits, state.committed_step) == (sum(committed), sum(committed) - 1)
+    assert state.participants == 1
+    assert state.quorum_id is not None
+
+
+@pytest.mark.integration
+def test_a_group_that_heals_goes_on_with_the_steps_of_the_others(job):
+    pages, seen = job
+    rows, _ = pages["b"].steps(0, time.monotonic_ns())
+    both = [step for step, (participants, _) in enumerate(seen) if participants == 2]
+    assert both[0] >= 2
+    assert [row.step for row in rows if row.committed][-3:] == both[:3]
+
+
+@pytest.mark.integration
+def test_collectives_across_groups_are_one_by_quorum_and_sequence(job):
+    a, b = (read(job[0][name])[0] for name in "ab")
+    mine = {(e.quorum, e.seq): (e.op, e.sizes_in, e.dtype, e.reduce_op) for e in a}
+    theirs = {(e.quorum, e.seq): (e.op, e.sizes_in, e.dtype, e.reduce_op) for e in b}
+    assert theirs
+    assert theirs.items() <= mine.items()
+    assert {e.group for e in (*a, *b)} == {"torchft"}
+    quorums = [e.quorum for e in a]
+    assert quorums == sorted(quorums)
+    assert next(e.seq for e in a if e.quorum == quorums[0]) == 1
+    assert all(e.site.startswith("worker_server/torchft_parent.py:") for e in a)
+    assert all(e.exit_age_s is not None for e in a)
+
+
+@pytest.mark.integration
+def test_an_error_that_torchft_swallows_is_on_record(job):
+    pages, seen = job
+    ring, _, _ = read(pages["a"])
+    failed = [e for e in ring if e.error]
+    assert [committed for _, committed in seen].count(False) == 1
+    assert len(failed) == 1
+    assert failed[0].error.startswith("RuntimeError: ")
+
+
+@pytest.mark.integration
+def test_the_head_counts_in_the_newest_quorum(job):
+    ring, _, (head,) = read(job[0]["a"])
+    newest = [e for e in ring if e.quorum == ring[-1].quorum]
+    assert (head.name, head.size, head.enqueued, head.completed, head.inside) == (
+        "torchft", 1, len(newest), len(newest), 0)  # fmt: skip
+
+
+@pytest.mark.integration
+def test_quorums_configurations_and_checkpoints_are_timed(job):
+    pages, seen = job
+    a, b = pages["a"].times(), pages["b"].times()
+    assert a["quorum"][0] == len(seen)
+    assert a["reconfigure"][0] == len({e.quorum for e in read(pages["a"])[0]})
+    assert (a["staging"][0], b["load"][0]) == (1, 1)
+    assert b["load"][1] > 0
+    assert "load" not in a
+
+
+# -- groups of one, in this process ------------------------------------------------------------
+
+
+@pytest.fixture
+def reporter(tmp_path):
+    made = Reporter(PageWriter.create(tmp_path / "a.page", identity(world_size=1), 1))
+    collectives.install(made)
+    yield made
+    collectives._stop()
+
+
+@pytest.fixture
+def ring(reporter, tmp_path):
+    reader = PageReader(tmp_path / "a.page")
+    return lambda: reader.ring(NOW)[0]
+
+
+@pytest.fixture
+def store():
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def configure(group, store, quorum):
+    address = f"127.0.0.1:{store.port}/{quorum}"
+    group.configure(address, "rg_0", 0, 1, quorum_id=quorum)
+    return group
+
+
+@pytest.fixture
+def gloo(reporter, store):
+    made = configure(ProcessGroupGloo(timeout=timedelta(seconds=5)), store, 4)
+    yield made
+    made.shutdown()
+
+
+def t(*shape):
+    return torch.ones(*shape)
+
+
+def test_a_call_is_open_until_its_work_was_waited_for(gloo, ring):
+    work = gloo.allreduce([t(3)], AllreduceOptions())
+    assert isinstance(work, dist.Work)
+    (entry,) = ring()
+    assert (entry.group, entry.quorum, entry.seq, entry.op) == ("torchft", 4, 1, "all_reduce")
+    assert (entry.sizes_in, entry.dtype, entry.reduce_op) == (((3,),), "float32", "SUM")
+    assert entry.is_async
+    assert entry.exit_age_s is None
+    assert entry.site.startswith("worker_server/test_torchft.py:")
+    assert work.wait()
+    assert work.get_future().wait() is not None
+    assert ring()[0].exit_age_s is not None
+
+
+def test_lists_of_lists_and_roots_are_read(gloo, ring):
+    gloo.allgather([[t(2)]], [t(2)], AllgatherOptions()).wait()
+    gloo.broadcast([t(5)], BroadcastOptions()).wait()
+    gloo.broadcast_one(t(6), 0).wait()
+    gloo.barrier().wait()
+    seen = [(e.op, e.sizes_in, e.sizes_out, e.root) for e in ring()]
+    assert seen == [
+        ("all_gather", ((2,),), ((2,),), None),
+        ("broadcast", ((5,),), ((5,),), 0),
+        ("broadcast", ((6,),), ((6,),), 0),
+        ("barrier", (), (), None),
+    ]
+
+
+def test_of_groups_inside_groups_the_innermost_is_counted_once(gloo, ring):
+    outer = ErrorSwallowingProcessGroupWrapper(gloo)
+    work = outer.allreduce([t(3)], AllreduceOptions())
+    assert type(work).__name__ == "_ErrorSwallowingWork"
+    work.wait()
+    gloo.allreduce([t(3)], AllreduceOptions()).wait()
+    assert [(e.group, e.seq, e.exit_age_s is None) for e in ring()] == [
+        ("torchft", 1, False), ("torchft", 2, False)]  # fmt: skip
+
+
+def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_up(
+    gloo, ring, store, reporter, tmp_path
+):
+    old = gloo.allreduce([t(3)], AllreduceOptions())
+    gloo.allreduce([t(3)], AllreduceOptions()).wait()
+    configure(gloo, store, 5)
+    gloo.allreduce([t(3)], AllreduceOptions()).wait()
+    old.wait()
+    assert [(e.quorum, e.seq) for e in ring()] == [(4, 1), (4, 2), (5, 1)]
+    assert ring()[0].error == "RuntimeError: given up: the group was configured for quorum 5"
+    (head,) = PageReader(tmp_path / "a.page").heads(NOW)
+    assert (head.enqueued, head.completed, head.size) == (1, 1, 1)
+    assert PageReader(tmp_path / "a.page").times()["reconfigure"][0] == 2
+
+
+def test_a_second_group_has_a_name_of_its_own(gloo, ring, store):
+    other = configure(ProcessGroupGloo(timeout=timedelta(seconds=5)), store, 7)
+    for group in (gloo, other, gloo):
+        group.allreduce([t(1)], AllreduceOptions()).wait()
+    assert [(e.group, e.seq) for e in ring()] == [
+        ("torchft", 1), ("torchft.2", 1), ("torchft", 2)]  # fmt: skip
+
+
+def test_a_public_function_over_a_group_of_torchfts_is_counted_once(gloo, ring):
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        dist.all_reduce(t(4), group=gloo, op=dist.ReduceOp.MAX)
+    finally:
+        dist.destroy_process_group()
+    assert [(e.group, e.op, e.reduce_op) for e in ring()] == [("torchft", "all_reduce", "MAX")]
+    assert ring()[0].exit_age_s is not None
+
+
+def test_a_group_that_throws_everything_away_is_not_recorded(reporter, ring):
+    ProcessGroupDummy(0, 1).allreduce([t(1)], AllreduceOptions()).wait()
+    assert ring() == ()
+
+
+def test_a_group_of_the_users_own_is_recorded(reporter, ring):
+    class Own(ProcessGroup):
+        def allreduce(self, tensors, opts):
+            return None
+
+    Own(0, 1).allreduce([t(2)], AllreduceOptions())
+    assert [(e.op, e.sizes_in, e.exit_age_s is None) for e in ring()] == [
+        ("all_reduce", ((2,),), False)]  # fmt: skip
+
+
+def test_a_wrong_call_fails_as_torchft_lets_it_fail(gloo, ring):
+    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+        gloo.allreduce()
+    with pytest.raises(RuntimeError, match="does not support reduce_scatter"):
+        gloo.reduce_scatter([t(1)], [[t(1)]], None)
+    assert [e.error for e in ring()] == [
+        "RuntimeError: ProcessGroupGloo does not support reduce_scatter."]  # fmt: skip
+
+
+def test_a_failure_of_ours_never_reaches_torchft(gloo, ring, reporter, monkeypatch):
+    monkeypatch.setattr(reporter.page, "enter", lambda *a: 1 / 0)
+    x = t(2)
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        gloo.allreduce([x], AllreduceOptions()).wait()
+    gloo.allreduce([x], AllreduceOptions()).wait()
+    assert x.tolist() == [1, 1]
+
+
+def test_after_a_fork_nothing_is_recorded(gloo, ring):
+    collectives._stop()
+    gloo.allreduce([t(1)], AllreduceOptions()).wait()
+    assert ring() == ()
+
+
+def test_signatures_stay(reporter):
+    for cls, name in (
+        (torchft_manager.Manager, "__init__"),
+        (torchft_manager.Manager, "allreduce"),
+        (torchft_manager.Manager, "should_commit"),
+        (torchft_manager._ManagedWork, "wait"),
+        (torchft_groups_module.ProcessGroupWrapper, "allreduce"),
+        (torchft_groups_module.ProcessGroupBaby, "configure"),
+    ):
+        wrapped = getattr(cls, name)
+        assert inspect.signature(wrapped) == inspect.signature(inspect.unwrap(wrapped))
+        assert wrapped.__name__ == name
+
+
+def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
+    class Transport:
+        def send_checkpoint(self, dst_ranks, step, state_dict, timeout):
+            return "sent"
+
+    torchft_hook._time_transport(Transport())
+    torchft_hook._time_transport(Transport())
+    assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
+    assert PageReader(tmp_path / "a.page").times()["staging"][0] == 1

@@ -1,0 +1,123 @@
+"""Replica groups of one rank each, with a Lighthouse, all forked after one import.
+
+`python torchft_parent.py FOLDER`: writes FOLDER/a.page and FOLDER/b.page, prints what both saw.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from tests.worker_server.test_page import identity
+from worker_server import collectives, wire
+from worker_server.page.writer import PageWriter
+from worker_server.reporter import Reporter
+
+TOGETHER = 3
+"""Steps with both, before `b` dies."""
+
+
+def silence():
+    """What torchft and the Lighthouse log is not the answer."""
+    logging.disable(logging.CRITICAL)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def reporter_of(folder, name):
+    who = identity(world_size=1, group=wire.GroupName(name))
+    made = Reporter(PageWriter.create(Path(folder) / f"{name}.page", who, 1))
+    collectives.install(made)
+    return made
+
+
+def lighthouse(pipe):
+    from torchft.coordination import LighthouseServer
+
+    server = LighthouseServer(
+        bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=200, quorum_tick_ms=20,
+        heartbeat_timeout_ms=1000,
+    )  # fmt: skip
+    os.write(pipe, server.address().encode())
+    time.sleep(100)
+
+
+def rank(folder, name, address, joins):
+    """`a` begins alone; `b` joins and heals; some steps later `b` is gone in mid-step."""
+    torch.set_num_threads(1)
+    reporter_of(folder, name)  # the attach comes first, then the import, as in a training script
+    from torchft.manager import Manager
+    from torchft.process_group import ManagedProcessGroup, ProcessGroupGloo
+
+    joined = Path(folder) / "b.joins"
+    while name == "b" and not joined.exists():  # a Manager sends heartbeats: half of two is too few
+        time.sleep(0.01)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    weights = {"w": torch.zeros(3)}
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        load_state_dict=lambda state: weights.update(w=state["w"].clone()),
+        state_dict=lambda: {"w": weights["w"].clone()},
+        min_replica_size=1,
+        timeout=timedelta(seconds=5),
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        lighthouse_addr=address,
+        replica_id=name,
+        hostname="127.0.0.1",
+    )
+    across = ManagedProcessGroup(manager)
+    seen = []
+    together = 0
+    while seen[-1:] != [[1, True]] or not together:
+        manager.start_quorum()
+        grad = torch.ones(3)
+        if together == TOGETHER and name == "b":
+            manager.wait_quorum()
+            os._exit(9)
+        work = manager.allreduce(grad)
+        assert isinstance(work, dist._Work)
+        assert type(work).__name__ == "_ManagedWork"
+        work.wait()
+        dist.all_reduce(torch.ones(4), group=across, op=dist.ReduceOp.SUM)
+        committed = manager.should_commit()
+        if committed:
+            weights["w"] += grad
+        together += committed and manager.num_participants() == 2
+        seen.append([manager.num_participants(), committed])
+        if name == "a" and manager.current_step() == 2:
+            joined.touch()
+        time.sleep(0.02)
+    print(json.dumps({name: seen}), flush=True)
+    os._exit(0)
+
+
+def main(folder):
+    silence()
+    out, into = os.pipe()
+    pids = [os.fork()]
+    if not pids[0]:
+        lighthouse(into)
+    address = os.read(out, 200).decode()
+    for name in ("a", "b"):
+        pid = os.fork()
+        if not pid:
+            rank(folder, name, address, name == "b")
+        pids.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids[1:]]
+    os.kill(pids[0], 9)
+    os.waitpid(pids[0], 0)
+    print(json.dumps(codes), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

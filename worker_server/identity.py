@@ -1,0 +1,204 @@
+"""Who this process is: rank of which group of which job, and on which node.
+
+Theory of operation. Launchers nest: a Kubernetes pod or a Slurm step runs torchrun, which runs
+ranks, and a rank sees the variables of all of them. The innermost launcher tells the rank, for
+the outer ones started something else: under `sbatch` + `srun torchrun` SLURM_PROCID is the number
+of the *launcher*, and `mpirun` in a Slurm job starts one daemon a node by srun. The outer ones
+tell what the inner ones do not know: the job and the node.
+
+    what       by, the first that is there
+    rank       RANK of WORLD_SIZE (torchrun, Kubeflow, Lightning, people)
+               OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE (Open MPI)
+               PMI_RANK of PMI_SIZE (MPICH, Intel MPI)
+               SLURM_PROCID of SLURM_STEP_NUM_TASKS, SLURM_NTASKS (srun; not in the batch script,
+               where SLURM_PROCID is 0 whatever runs: there is no SLURM_STEP_ID)
+               JOB_COMPLETION_INDEX of WORLD_SIZE (Kubernetes Indexed Job; the Job's size is in no
+               variable of Kubernetes)
+               else rank 0 of 1
+    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`
+    job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
+               heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
+    host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
+               was not told its node `pod:NAME`
+
+The host is the node that quarantine speaks of and that a scheduler can keep work off. A pod's
+name is none: a new pod has a new one, so a quarantine would keep nobody out, and in a StatefulSet
+or an Indexed Job the name stays while the node changes, so it would hit a healthy node. `pod:`
+says on every page that the node is not known.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from worker_server import wire
+from worker_server.environment import SettingError
+
+POD = "pod:"
+"""Begins a host that is no node: a pod which nobody told where it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Which variables of a launcher say a process's rank."""
+
+    name: str
+    rank: str
+    sizes: tuple[str, ...]
+    only_with: str | None = None
+    """A variable without which the rank's variable means something else."""
+
+    def speaks(self, environ: Mapping[str, str]) -> bool:
+        """Whether this launcher started this process (or one that it descends from)."""
+        return bool(environ.get(self.rank)) and (
+            self.only_with is None or self.only_with in environ
+        )
+
+
+LAUNCHERS = (
+    Launcher("torchrun", "RANK", ("WORLD_SIZE",)),
+    Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    Launcher("MPI", "PMI_RANK", ("PMI_SIZE",)),
+    Launcher("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_STEP_ID"),
+    Launcher("Kubernetes", "JOB_COMPLETION_INDEX", ("WORLD_SIZE",)),
+)
+"""Innermost first."""
+
+_NO_RANKS = frozenset({
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "torchx",
+    "accelerate", "accelerate-launch", "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner",
+    "deepspeed.launcher.launch", "composer", "fabric", "lightning", "lightning.fabric.cli",
+    "torchft_lighthouse", "torchft.lighthouse_cli",
+})  # fmt: skip
+"""Programs that import torch, run where ranks run and see what ranks see, and are none."""
+
+
+def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
+    """The launcher that says which rank this process is; None: no launcher made it one."""
+    return next((one for one in LAUNCHERS if one.speaks(environ)), None)
+
+
+def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Whether a process with this environment and command line (`sys.orig_argv`) is a rank."""
+    return launcher_of(environ) is not None and not starts_ranks(program_of(command))
+
+
+def starts_ranks(program: str) -> bool:
+    """Whether a program or module (`/usr/bin/torchrun`, `torch.distributed.run`) is no rank."""
+    return program in _NO_RANKS or PurePath(program).name in _NO_RANKS
+
+
+def program_of(command: Sequence[str]) -> str:
+    """The script or module of a python command line; empty when there is none."""
+    rest = iter(command[1:])
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            return word
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(rest, "")
+            continue
+        for at, letter in enumerate(word[1:], 2):
+            if letter in "mcWX":  # these take a word, in the same breath or as the next one
+                value = word[at:] or next(rest, "")
+                if letter in "mc":
+                    return value if letter == "m" else ""
+                break
+    return ""
+
+
+def identity_from(
+    environ: Mapping[str, str],
+    pid: int,
+    incarnation: str,
+    hostname: Callable[[], str] = socket.gethostname,
+) -> wire.Identity:
+    """Who this process is, by the variables that the module's table names.
+
+    Raises:
+        SettingError: a rank or a size makes no sense.
+    """
+    rank, size = _place(environ)
+    group = environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID")
+    return wire.Identity(
+        job=_job(environ, grouped=group is not None),
+        group=wire.GroupName(group or "job"),
+        group_rank=rank,
+        world_size=size,
+        host=wire.Host(_host(environ, hostname)),
+        pid=pid,
+        incarnation=incarnation,
+    )
+
+
+def _place(environ: Mapping[str, str]) -> tuple[int, int]:
+    launcher = launcher_of(environ)
+    if launcher is None:
+        launcher, environ = LAUNCHERS[0], {"RANK": "0", "WORLD_SIZE": "1", **_told(environ)}
+    named = next((size for size in launcher.sizes if environ.get(size)), None)
+    if named is None and launcher.name == "Kubernetes":
+        raise SettingError(
+            "JOB_COMPLETION_INDEX without WORLD_SIZE: set it to the Job's `completions`"
+        )
+    rank = _whole(environ, launcher.rank)
+    size = 1 if named is None else _whole(environ, named)
+    if not 0 <= rank < size:
+        raise SettingError(f"{launcher.rank}={rank} is outside {named or launcher.sizes[0]}={size}")
+    return rank, size
+
+
+def _told(environ: Mapping[str, str]) -> dict[str, str]:
+    """WORLD_SIZE without RANK: one process that says how many there are, if it says one."""
+    size = environ.get("WORLD_SIZE")
+    return {"WORLD_SIZE": size} if size else {}
+
+
+def _whole(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError as exc:
+        raise SettingError(f"{name}={environ[name]!r} is not a whole number") from exc
+
+
+def _job(environ: Mapping[str, str], *, grouped: bool) -> str:
+    named = environ.get("LIGHTKEEPER_JOB")
+    if named:
+        return named
+    number = _slurm_job(environ, grouped=grouped)
+    if number:
+        return f"{environ.get('SLURM_JOB_NAME') or 'slurm'}-{number}"
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    # One torchrun a replica group: its run id names the group's agents, not the job.
+    return "job" if grouped or run in ("", "none") or _is_uuid(run) else run
+
+
+def _slurm_job(environ: Mapping[str, str], *, grouped: bool) -> str | None:
+    """The number that all ranks of the job share and no other job has."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:  # tasks that are replica groups make one job, others are a sweep of jobs
+        return array if grouped else f"{array}_{task}"
+    whole = environ.get("SLURM_JOB_ID_HET_GROUP_0")  # each component has a number of its own
+    return whole or environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+
+
+def _is_uuid(text: str) -> bool:
+    """Whether `torchrun --standalone` made it up: another one each time, so a name for nothing."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _host(environ: Mapping[str, str], hostname: Callable[[], str]) -> str:
+    for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
+        # NODE_NAME is a habit in pods as well, but build systems use it for other things.
+        told = environ.get(name)
+        if told:
+            return told
+    return (POD if "KUBERNETES_SERVICE_HOST" in environ else "") + hostname()

@@ -1,0 +1,209 @@
+"""Lightning's hooks as steps and phases, through its entry points for callbacks.
+
+Lightning calls the factories of the groups `lightning.pytorch.callbacks_factory`,
+`lightning.fabric.callbacks_factory` and, in the old package, `pytorch_lightning.callbacks_factory`
+whenever a Trainer or a Fabric is made. Ours give nothing unless `LIGHTKEEPER_ATTACH=1`, and
+import neither torch nor Lightning for that answer.
+
+A step is what advances `trainer.global_step`: with gradient accumulation it holds several
+batches. What Lightning does between two batches is `data`: fetching, and where there are several
+ranks a small broadcast, so `data` may hold waiting for others; `backward` holds DDP's. Nobody may
+take these phases for a loop's own, and the monitor does not (their source is `lightning`).
+
+Fabric has no loop: its callback attaches, and the optimizer's hook counts the steps.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from worker_server import attach, autoload
+from worker_server.complaint import complain
+from worker_server.integrations.spans import Source, Spans
+
+_STEP_PHASES = ("forward", "backward", "optimizer")
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def lightning_callbacks() -> list[Any]:
+    """For `lightning.pytorch.callbacks_factory`."""
+    return _wanted("lightning.pytorch")
+
+
+def pytorch_lightning_callbacks() -> list[Any]:
+    """For `pytorch_lightning.callbacks_factory`."""
+    return _wanted("pytorch_lightning")
+
+
+def fabric_callbacks() -> list[Any]:
+    """For `lightning.fabric.callbacks_factory`."""
+    return [FabricCallback()] if autoload.wanted() else []
+
+
+def _wanted(package: str) -> list[Any]:
+    if not autoload.wanted():
+        return []
+    try:
+        return [_callback(package)]
+    except Exception as exc:  # noqa: BLE001  training goes on without us
+        complain(f"lightkeeper has no callback for {package}: {exc!r}", stacklevel=4)
+        return []
+
+
+def _callback(package: str) -> Any:
+    """A callback of the package's own kind; it is made again, fresh, where it is pickled to."""
+    base = importlib.import_module(f"{package}.callbacks").Callback
+    made = type("LightkeeperCallback", (TrainerHooks, base), {"_package": package})
+    return made()
+
+
+def _quiet(hook: Hook) -> Hook:
+    """A hook that never raises: the first failure is one warning, and the end of our hooks."""
+
+    @functools.wraps(hook)
+    def guarded(self: TrainerHooks, *args: Any, **kwargs: Any) -> None:
+        if self.failed:
+            return
+        try:
+            hook(self, *args, **kwargs)
+        except Exception as exc:  # noqa: BLE001
+            self.failed = True
+            complain(f"lightkeeper stopped following Lightning: {exc!r}", stacklevel=3)
+
+    return guarded  # type: ignore[return-value]
+
+
+class TrainerHooks:
+    """What the callback does; Lightning's own base class gives the hooks that are not here."""
+
+    _package = ""
+
+    def __init__(self, attached: Callable[..., Any] = attach) -> None:
+        super().__init__()
+        self.failed = False
+        self._attach = attached
+        self._source: Source | None = None
+        self._begun: int | None = None
+        self._ended_well = False
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        """A page is one process's: a copy begins anew."""
+        return _callback, (self._package,)
+
+    @_quiet
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Attach, in the process that trains and with the rank that Lightning gave it."""
+        if self._source is not None:
+            return
+        reporter = self._attach(rank=trainer.global_rank, world_size=trainer.world_size)
+        self._source = source = reporter.from_source("lightning")
+        self._spans = Spans(source)
+        trainer.save_checkpoint = functools.partial(_save, self, trainer.save_checkpoint)
+        atexit.register(lambda: reporter.close() if self._ended_well else None)
+
+    @_quiet
+    def on_fit_start(self, *_: Any) -> None:
+        """A fit that is not over yet."""
+        self._ended_well = False
+
+    @_quiet
+    def on_fit_end(self, *_: Any) -> None:
+        """Should the process end now, it has done its work."""
+        self._spans.end("data")
+        self._ended_well = True
+
+    @_quiet
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        """A batch is there; the first of a step begins it."""
+        self._spans.end("data")
+        if self._begun is None and self._source is not None:
+            self._begun = int(trainer.global_step)
+            self._source.begin_step(self._begun)
+        self._spans.begin("forward")
+
+    @_quiet
+    def on_before_backward(self, *_: Any) -> None:
+        """The loss is there."""
+        self._spans.end(*_STEP_PHASES)
+        self._spans.begin("backward")
+
+    @_quiet
+    def on_after_backward(self, *_: Any) -> None:
+        """The gradients are there."""
+        self._spans.end("backward")
+
+    @_quiet
+    def on_before_optimizer_step(self, *_: Any) -> None:
+        """The optimizer is about to step."""
+        self._spans.end(*_STEP_PHASES)
+        self._spans.begin("optimizer")
+
+    @_quiet
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:  # noqa: ARG002
+        """The step is over if it advanced the count of steps."""
+        self._spans.end(*_STEP_PHASES)
+        begun = self._begun
+        if begun is not None and self._source is not None and trainer.global_step > begun:
+            self._begun = None
+            loss = _loss(outputs, trainer.accumulate_grad_batches)
+            self._source.end_step(begun, committed=True, loss=loss)
+        self._spans.begin("data")
+
+    @_quiet
+    def on_validation_start(self, *_: Any) -> None:
+        """Evaluation begins, perhaps in the middle of training."""
+        self._spans.begin("evaluation")
+
+    @_quiet
+    def on_validation_end(self, *_: Any) -> None:
+        """Evaluation is over."""
+        self._spans.end("evaluation")
+
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
+
+    @_quiet
+    def begin_checkpoint(self) -> None:
+        """A checkpoint is about to be saved."""
+        self._spans.begin("checkpoint")
+
+    @_quiet
+    def end_checkpoint(self) -> None:
+        """It is saved, or was not."""
+        self._spans.end("checkpoint")
+
+
+def _save(hooks: TrainerHooks, save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`trainer.save_checkpoint` as a phase: Lightning has a hook before it and none after."""
+    hooks.begin_checkpoint()
+    try:
+        return save(*args, **kwargs)
+    finally:
+        hooks.end_checkpoint()
+
+
+def _loss(outputs: Any, batches: int) -> float | None:
+    """The loss where it costs nothing: reading it from a GPU would wait for the GPU."""
+    loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+    if loss is None:
+        return None
+    if not isinstance(loss, float):
+        device = getattr(loss, "device", None)
+        if device is None or device.type != "cpu" or loss.numel() != 1:
+            return None
+    return float(loss) * batches  # Lightning has divided it by the batches of a step
+
+
+class FabricCallback:
+    """Attaches when Fabric has set up the first model."""
+
+    def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002
+        """Attach with the rank that Fabric gave this process."""
+        try:
+            attach(rank=fabric.global_rank, world_size=fabric.world_size)
+        except Exception as exc:  # noqa: BLE001
+            complain(f"lightkeeper is not attached: {exc!r}", stacklevel=3)

@@ -1,0 +1,130 @@
+"""torchtitan's spans as steps and phases.
+
+    TITAN_STRUCT_LOGGER_HANDLERS=worker_server.integrations.torchtitan.handler
+
+torchtitan (0.3.0) calls the factories that this variable names, once a rank, before it builds the
+trainer, and then logs a record when a span begins and when it ends. Where the variable is set its
+own JSONL files are no longer written; named alone, ours goes on writing them, because whoever
+sets it for us has not asked for that. Beside others it adds nothing.
+
+The fault tolerant trainer logs no `step` span: there the phases are torchtitan's and the steps
+come from the next source, TorchFT.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from worker_server.complaint import complain
+from worker_server.integrations.spans import Source, Spans
+
+_VARIABLE = "TITAN_STRUCT_LOGGER_HANDLERS"
+_JSONL = "torchtitan.observability.structured_logger.jsonl_handler"
+_PHASES = {
+    "fetching_batch": "data",
+    "post_dataloading_process": "data",
+    "fwd_bwd": "forward_backward",
+    "optim": "optimizer",
+    "collect_dist_metrics": "communication",
+    "checkpoint_save": "checkpoint",
+    "checkpoint_load": "checkpoint",
+    "eval": "evaluation",
+    "gc_collect": "gc",
+    "kineto_profiler_step_call": "profiler",
+    "memory_profiler_step_call": "profiler",
+}
+_OVER = "torch_distributed_teardown_end"
+"""Only a training that succeeded takes its process groups down."""
+_TOKENS = "local_valid_tokens"
+_LOSSES = ("loss", "train.loss", "local_loss")
+
+
+def handler(*, structured_logger: logging.Logger, rank: int, source: str, output_dir: str) -> None:
+    """The factory that torchtitan calls; attaches this rank as well."""
+    try:
+        from worker_server import attach  # noqa: PLC0415  torchtitan imports us by name
+
+        reporter: Any = attach()
+        spans = SpanHandler(reporter.from_source("torchtitan"), reporter.close)
+        structured_logger.addHandler(spans)
+    except Exception as exc:  # noqa: BLE001  training goes on without us
+        complain(f"lightkeeper sees no spans of torchtitan: {exc!r}", stacklevel=3)
+    named = [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
+    if named == [f"{__name__}.{handler.__name__}"]:
+        _write_jsonl(structured_logger, rank, source, output_dir)
+
+
+def _write_jsonl(logger: logging.Logger, rank: int, source: str, output_dir: str) -> None:
+    try:
+        register = importlib.import_module(_JSONL).register_jsonl_handler
+    except (ImportError, AttributeError) as exc:
+        complain(f"torchtitan's own JSONL handler is not where 0.3.0 has it: {exc}", stacklevel=4)
+        return
+    register(structured_logger=logger, rank=rank, source=source, output_dir=output_dir)
+
+
+class SpanHandler(logging.Handler):
+    """Turns records into steps and phases; never raises."""
+
+    def __init__(self, source: Source, close: Callable[[], None]) -> None:
+        super().__init__(logging.INFO)
+        self._source = source
+        self._close = close
+        self._spans = Spans(source)
+        self._tokens = 0
+        self._loss: float | None = None
+        self._failed = False
+        self._on = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record of torchtitan's structured logger."""
+        if not self._on:
+            return
+        try:
+            self._take(record)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self._on = False
+            complain(f"lightkeeper stopped reading torchtitan's spans: {exc!r}", stacklevel=4)
+
+    def _take(self, record: logging.LogRecord) -> None:
+        said = vars(record)
+        name = said.get("log_type_name")
+        if not isinstance(name, str) or said.get("task_name") is not None:
+            return  # spans of asyncio tasks (RL) run side by side: no place where the rank is
+        if said.get("log_type") == "instant":
+            if name == "metric_value":
+                self._note(said.get("event_name"), said.get("value"))
+            return
+        span, _, what = name.rpartition("_")
+        if name == _OVER:
+            self._close()
+        elif span == "step":
+            self._step(what, said.get("step"))
+        elif span in _PHASES:
+            if what == "start":
+                self._spans.begin(_PHASES[span])
+            elif what == "end":
+                self._spans.end(_PHASES[span])
+
+    def _note(self, name: Any, value: Any) -> None:
+        if name == _TOKENS:
+            self._tokens += int(value)
+        elif name in _LOSSES:
+            self._loss = float(value)
+
+    def _step(self, what: str, step: Any) -> None:
+        if not isinstance(step, int):
+            return
+        if what == "start":
+            self._failed, self._tokens, self._loss = False, 0, None
+            self._source.begin_step(step)
+        elif what == "error":
+            self._failed = True
+        elif what == "end":
+            self._source.end_step(
+                step, committed=not self._failed, loss=self._loss, tokens=self._tokens
+            )

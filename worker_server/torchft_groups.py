@@ -1,0 +1,368 @@
+"""Collectives across replica groups: what goes through TorchFT's process groups, in the ring.
+
+Theory of operation. The methods of torchft's process groups are wrapped where a class defines
+them; of a nest of groups only the outermost call writes an entry, under the innermost group. With
+each quorum's `configure` the sequence ids of a group begin again at 1 and every entry bears the
+quorum id, so that one (quorum, sequence) is one collective on all replica groups.
+
+An entry is open until the work was waited for. torchft's own works are left as they are: their
+classes' `wait` looks for the entry that was hung on the work. A work of torch's C++ is given out
+inside a `WatchedWork`, as torch.distributed's are. An error that TorchFT swallows is taken from
+`Manager.report_error`. What is still open when the group is configured anew was given up.
+
+What a thread of torchft's does (a checkpoint over `PGTransport`) is on record, but holds nobody.
+Whatever goes wrong in here stays in here.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from worker_server import collectives
+from worker_server.collectives import Call, Recorder, WatchedWork
+from worker_server.page import layout
+from worker_server.page.writer import GroupRow
+from worker_server.wire import ACROSS
+
+_HUNG: Final = "_lightkeeper_entries"
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """How to read one method of a process group."""
+
+    name: str
+    op: str
+    order: tuple[str, ...]
+    inputs: str | None = None
+    outputs: str | None = None
+    peer: str | None = None
+
+
+_METHODS = (
+    _Method("allreduce", "all_reduce", ("tensors", "opts"), "tensors", "tensors"),
+    _Method("allreduce_coalesced", "all_reduce_coalesced", ("tensors", "opts"),
+            "tensors", "tensors"),
+    _Method("allgather", "all_gather", ("output_tensors", "input_tensor", "opts"),
+            "input_tensor", "output_tensors"),
+    _Method("allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced",
+            ("output_tensors", "input_tensors", "opts"), "input_tensors", "output_tensors"),
+    _Method("alltoall_base", "all_to_all_single",
+            ("output_buffer", "input_buffer", "output_split_sizes", "input_split_sizes", "opts"),
+            "input_buffer", "output_buffer"),
+    _Method("barrier", "barrier", ("opts",)),
+    _Method("broadcast", "broadcast", ("tensor_list", "opts"), "tensor_list", "tensor_list"),
+    _Method("reduce_scatter", "reduce_scatter", ("output_tensors", "input_tensors", "opts"),
+            "input_tensors", "output_tensors"),
+    _Method("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced",
+            ("output_tensors", "input_tensors", "opts"), "input_tensors", "output_tensors"),
+    _Method("send", "send", ("tensors", "dst_rank", "tag"), "tensors", None, "dst_rank"),
+    _Method("recv", "recv", ("tensors", "src_rank", "tag"), None, "tensors", "src_rank"),
+)  # fmt: skip
+_REDUCING: Final = frozenset({"allreduce", "allreduce_coalesced", "reduce_scatter",
+                              "reduce_scatter_tensor_coalesced"})  # fmt: skip
+_SILENT: Final = frozenset({"ProcessGroupDummy"})
+"""Groups of one that throw everything away."""
+_DELEGATES: Final = frozenset({("ManagedProcessGroup", "allreduce")})
+"""Calls `Manager.allreduce`, where the quorum is waited for before anything is sent."""
+
+
+class Scene(threading.local):
+    """What this thread does inside of torchft."""
+
+    managed: list[Entry] | None = None
+    """Entries that one `Manager.allreduce` made; None outside of it."""
+    waiting = False
+    swallowed: BaseException | None = None
+    """What TorchFT did not let the caller see while it waited."""
+    background = False
+    """The thread is torchft's own: what it waits for holds up no training loop."""
+
+
+scene = Scene()
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A call on its way."""
+
+    recorder: Recorder
+    row: GroupRow
+    ticket: int
+    seq: int
+    open_ones: dict[int, Entry]
+
+    def hold(self) -> None:
+        """The rank waits for the work from now on."""
+        if scene.background or self.ticket not in self.open_ones:
+            return
+        try:
+            self.recorder.page.hold(self.row, self.seq)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.recorder.disable(exc)
+
+    def complete(self, error: BaseException | None) -> None:
+        """Write the exit, unless that was done."""
+        if self.open_ones.pop(self.ticket, None) is None:
+            return
+        try:
+            page = self.recorder.page
+            text = page.intern(collectives.describe(error), is_error=True) if error else 0
+            page.leave(self.row, self.ticket, self.seq, text)
+        except Exception as exc:  # noqa: BLE001
+            self.recorder.disable(exc)
+
+
+@dataclass(slots=True)
+class _Group:
+    """One process group of torchft's."""
+
+    alive: Callable[[], Any]
+    number: int
+    row: GroupRow
+    quorum: int | None
+    open_ones: dict[int, Entry] = field(default_factory=dict)
+
+    @property
+    def flags(self) -> int:
+        """Launched, not waited for; and the quorum."""
+        quorum = -1 if self.quorum is None else self.quorum
+        return 1 | (quorum + 1) << layout.RING_QUORUM_SHIFT
+
+
+_groups: dict[int, _Group] = {}
+_kind: type | None = None
+
+
+def forget() -> None:
+    """Another page is written from now on."""
+    _groups.clear()
+
+
+def install(module: Any) -> None:
+    """Wrap what `torchft.process_group` defines, and what is made of it later."""
+    global _kind  # noqa: PLW0603  known when torchft is imported
+    _kind = module.ProcessGroup
+    collectives.leave_to(module.ProcessGroup, module.__file__.rpartition("/")[0])
+    for cls in _family(module.ProcessGroup):
+        _wrap_class(cls)
+    module.ProcessGroup.__init_subclass__ = classmethod(_newcomer_of(module.ProcessGroup))
+    for name in ("_BabyWork", "_WorkAcceleratorTimeout", "_ErrorSwallowingWork"):
+        if hasattr(module, name):
+            wrap_wait(getattr(module, name), "wait")
+
+
+def _family(cls: type[Any]) -> Iterable[type[Any]]:
+    for heir in cls.__subclasses__():
+        yield heir
+        yield from _family(heir)
+
+
+def _newcomer_of(kind: type[Any]) -> Callable[..., None]:
+    def __init_subclass__(cls: type[Any], /, **kwargs: Any) -> None:  # noqa: N807
+        super(kind, cls).__init_subclass__(**kwargs)
+        _wrap_class(cls)
+
+    return __init_subclass__
+
+
+def _wrap_class(cls: type) -> None:
+    if cls.__name__ in _SILENT:
+        return
+    for method in _METHODS:
+        original = cls.__dict__.get(method.name)
+        if callable(original) and (cls.__name__, method.name) not in _DELEGATES:
+            setattr(cls, method.name, _wrap(method, original))
+
+
+def _wrap(method: _Method, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = collectives.current()
+        if recorder is None or recorder.inside.depth:
+            return original(self, *args, **kwargs)
+        entry = _enter(recorder, self, method, args, kwargs)
+        if entry is None:
+            return original(self, *args, **kwargs)
+        recorder.inside.depth = 1
+        try:
+            work = original(self, *args, **kwargs)
+        except BaseException as exc:
+            entry.complete(exc)
+            raise
+        finally:
+            recorder.inside.depth = 0
+        return _follow(entry, work)
+
+    return recorded
+
+
+def _follow(entry: Entry, work: Any) -> Any:
+    """The call came back; the work tells when it was waited for."""
+    if scene.managed is not None:
+        scene.managed.append(entry)
+        return work
+    if hang(work, [entry]):
+        return work
+    if not isinstance(work, dist.Work):
+        entry.complete(None)
+        return work
+    try:
+        return WatchedWork(work, entry)
+    except Exception as exc:  # noqa: BLE001  nothing may reach training
+        entry.recorder.disable(exc)
+        return work
+
+
+# -- who and what ------------------------------------------------------------------------------
+
+
+def _enter(
+    recorder: Recorder, pg: Any, method: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Entry | None:
+    try:
+        group = _group(recorder, pg)
+        call = _read(method, {**dict(zip(method.order, args, strict=False)), **kwargs})
+    except Exception:  # noqa: BLE001  wrong arguments: torchft will tell the caller
+        return None
+    if group is None:
+        return None
+    made = recorder.enter_read(group.row, call, group.flags)
+    if made is None:
+        return None
+    entry = Entry(recorder, group.row, *made, group.open_ones)
+    group.open_ones[entry.ticket] = entry
+    return entry
+
+
+def _innermost(pg: Any) -> Any:
+    inner = getattr(pg, "_pg", None)
+    while _kind is not None and isinstance(inner, _kind):
+        pg, inner = inner, getattr(inner, "_pg", None)
+    return pg
+
+
+def _group(recorder: Recorder, pg: Any) -> _Group | None:
+    pg = _innermost(pg)
+    known = _groups.get(id(pg))
+    if known is not None and known.alive() is pg:
+        return known
+    for key in [key for key, group in _groups.items() if group.alive() is None]:
+        del _groups[key]
+    taken = {group.number for group in _groups.values()}
+    number = next(n for n in range(1, layout.MAX_GROUPS + 2) if n not in taken)
+    inner = getattr(pg, "_pg", None)
+    size = inner.size() if type(inner) is dist.ProcessGroup else 0
+    name = ACROSS if number == 1 else f"{ACROSS}.{number}"
+    row = recorder.page.group_row(name, size)
+    if row is None:
+        return None
+    if row.enqueued:  # of a group that is gone
+        row = recorder.page.restart_group(row, size)
+    quorum = getattr(pg, "_quorum_id", None)
+    group = _Group(weakref.ref(pg), number, row, quorum if isinstance(quorum, int) else None)
+    _groups[id(pg)] = group
+    return group
+
+
+def configured(pg: Any, size: int, quorum: int | None) -> None:
+    """The group was made anew for a quorum; what was open in the old one is given up."""
+    recorder = collectives.current()
+    group = None if recorder is None else _group(recorder, pg)
+    if recorder is None or group is None:
+        return
+    why = RuntimeError(f"given up: the group was configured for quorum {quorum}")
+    for entry in list(group.open_ones.values()):
+        entry.complete(why)
+    group.row = recorder.page.restart_group(group.row, size)
+    group.quorum = quorum
+
+
+def failed(pg: Any, error: BaseException) -> None:
+    """TorchFT swallows this error; it belongs to the call that has been open for longest."""
+    if scene.waiting:
+        scene.swallowed = error
+    elif scene.managed is None and not scene.background:
+        group = _groups.get(id(_innermost(pg)))
+        oldest = next(iter(group.open_ones.values()), None) if group is not None else None
+        if oldest is not None:
+            oldest.complete(error)
+
+
+def _read(method: _Method, values: dict[str, Any]) -> Call:
+    inputs = _tensors(values[method.inputs]) if method.inputs else []
+    outputs = _tensors(values[method.outputs]) if method.outputs else []
+    opts = values.get("opts")
+    root = getattr(opts, "rootRank", None) if method.name == "broadcast" else None
+    if method.peer is not None:
+        root = values[method.peer]
+    first = (inputs or outputs)[:1]
+    return Call(
+        op=method.op,
+        sizes_in=tuple(tensor.shape for tensor in inputs),
+        sizes_out=tuple(tensor.shape for tensor in outputs),
+        dtype=first[0].dtype if first else None,
+        reduces=method.name in _REDUCING,
+        reduce_op=getattr(opts, "reduceOp", opts),
+        root=int(root) if root is not None else layout.NONE,
+    )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors(item)]
+
+
+# -- works -------------------------------------------------------------------------------------
+
+_watched: set[type] = set()
+
+
+def hang(work: Any, entries: list[Entry]) -> bool:
+    """Let a work of torchft's complete these entries; False when it is of another kind."""
+    if type(work) not in _watched:
+        return False
+    setattr(work, _HUNG, entries)
+    return True
+
+
+def wrap_wait(
+    cls: type, name: str, owner: Callable[[Any], Any] = lambda work: work, *, blocks: bool = True
+) -> None:
+    """Let this method of a work (or of what belongs to one) tell that it was waited for."""
+    original = cls.__dict__.get(name)
+    if not callable(original):
+        return
+    _watched.add(cls)
+
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        entries = getattr(owner(self), _HUNG, None)
+        if not entries or scene.waiting:
+            return original(self, *args, **kwargs)
+        if blocks:
+            for entry in entries:
+                entry.hold()
+        scene.waiting = True
+        error: BaseException | None = None
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            scene.waiting = False
+            error, scene.swallowed = error or scene.swallowed, None
+            for entry in entries:
+                entry.complete(error)
+
+    setattr(cls, name, wait)
