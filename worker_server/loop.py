@@ -96,7 +96,7 @@ class Loop:
 
     @property
     def manager(self) -> Any:
-        """The torchft Manager that is observed."""
+        """The Manager that is observed."""
         return self._manager
 
     def observe(self, manager: object) -> None:
