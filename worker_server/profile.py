@@ -28,7 +28,8 @@ _PROBE_S = 0.2
 _GROWTH = 10
 """From window to window: a probe that met the loop while it waited must not mislead by more."""
 _MAX_EVENTS = 100_000
-"""More make a longer trace and a longer stop of training: about 7 us each, more on a busy host."""
+"""More make a longer trace and a longer stop of training: 7 us each in all, more on a busy
+machine."""
 _EVENT_BYTES = 255
 _MAX_GROWTH = 256 * 2**20
 """Of the rank's memory while the profiler runs; more may be the job's own, and ends it as well."""
