@@ -42,17 +42,19 @@ class Beat(threading.Thread):
 
     def run(self) -> None:
         """Until the interpreter ends."""
-        done_s = float("-inf")
-        while not self._over.wait(self._pause_s()):
+        due_s = monotonic()
+        while not self._over.wait(self._pause_s(due_s)):
             self._stamp()
             if self._companion is not None and not self._try(self._companion.look):
                 self._companion = None
-            if monotonic() - done_s > _BEAT_S - _START_S / 2:
-                done_s = monotonic()
+            now_s = monotonic()
+            if now_s >= due_s:
+                due_s = now_s + _BEAT_S
                 self.do_chores()
 
-    def _pause_s(self) -> float:
-        return _BEAT_S if self._companion is None or self._companion.settled else _START_S
+    def _pause_s(self, due_s: float) -> float:
+        settled = self._companion is None or self._companion.settled
+        return min(max(0.0, due_s - monotonic()), _BEAT_S if settled else _START_S)
 
     def do_chores(self) -> None:
         """All of them once; one that fails is not done again."""

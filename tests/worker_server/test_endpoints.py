@@ -119,7 +119,7 @@ def test_a_dead_rank_that_nobody_looked_at_left_the_stacks_of_its_last_beat(star
     assert status == 200
     head, thread, call, *_ = text.splitlines()
     age_s = float(re.search(r"([\d.]+) s before", head).group(1))
-    assert age_s <= 1.1
+    assert age_s <= 1.5  # a second, and what a busy machine adds
     assert thread.endswith('"MainThread"')
     assert call.startswith("    main (rank_script.py:")
 

@@ -23,23 +23,19 @@ class AsideReader(MappedPage):
         """The last text of this kind and its age in seconds; None when there is none."""
         size = layout.NOTE_SLOT_BYTES[kind]
 
-        def read() -> tuple[int, int, bytes] | None:
-            whole = []
-            for offset in (layout.NOTE_OFFSETS[kind], layout.NOTE_OFFSETS[kind] + size):
-                word = offset // layout.WORD
-                last = self._words[word + 3]
-                since = self._words[word + 1]
-                length = min(max(0, self._words[word + 2]), size - layout.NOTE_HEADER_BYTES)
-                start = offset + layout.NOTE_HEADER_BYTES
-                blob = self._map[start : start + length]
-                if self._words[word] == last:
-                    whole.append((last, since, blob))
-            return max(whole) if whole else None
+        def load(slot: int) -> tuple[int, tuple[int, bytes], int]:
+            offset = layout.NOTE_OFFSETS[kind] + slot * size
+            word = offset // layout.WORD
+            last, since = self._words[word + 3], self._words[word + 1]
+            length = min(max(0, self._words[word + 2]), size - layout.NOTE_HEADER_BYTES)
+            start = offset + layout.NOTE_HEADER_BYTES
+            blob = self._map[start : start + length]
+            return last, (since, blob), self._words[word]
 
-        newest = self._retry(read)
+        newest = self._newest(load)
         if newest is None or not newest[0]:
             return None
-        _, since, blob = newest
+        since, blob = newest[1]
         return blob.decode(errors="replace"), max(0, now_ns - since) * NS
 
     def times(self) -> Mapping[str, tuple[int, float, float]]:
@@ -48,17 +44,12 @@ class AsideReader(MappedPage):
         return {name: row for name, row in rows.items() if row[0]}
 
     def _time(self, kind: int) -> tuple[int, float, float]:
-        def read() -> tuple[int, int, int] | None:
-            whole = []
-            for n in (0, 1):
-                word = layout.TIME_WORD + (2 * kind + n) * layout.TIME_SLOT_WORDS
-                stamp = self._words[word + 3]
-                total, last_ns = self._words[word + 1], self._words[word + 2]
-                if self._words[word] == stamp:
-                    whole.append((stamp, total, last_ns))
-            return max(whole) if whole else None
+        def load(slot: int) -> tuple[int, tuple[int, int], int]:
+            word = layout.TIME_WORD + (2 * kind + slot) * layout.TIME_SLOT_WORDS
+            last = self._words[word + 3]
+            return last, (self._words[word + 1], self._words[word + 2]), self._words[word]
 
-        count, total, last_ns = self._retry(read) or (0, 0, 0)
+        count, (total, last_ns) = self._newest(load) or (0, (0, 0))
         return count, total * NS, last_ns * NS
 
     def tags(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,6 +50,23 @@ class MappedPage:
             if answer is not None:
                 return answer
         return None
+
+    def _newest(self, load: Callable[[int], tuple[int, T, int]]) -> tuple[int, T] | None:
+        """Stamp and body of the last write that is whole; stamp 0 on a fresh page.
+
+        `load` gives last stamp, body and first stamp of slot 0 or 1, loaded in this order. Where
+        one slot is torn, the other counts only while the torn one is the very next write: a slow
+        reader may have loaded it when it was new, and a write that was read once is never unsaid.
+        """
+
+        def read() -> tuple[int, T] | None:
+            slots = load(0), load(1)
+            whole = [(last, body) for last, body, first in slots if first == last]
+            if len(whole) == 1 and max(first for _, _, first in slots) > whole[0][0] + 1:
+                return None
+            return max(whole, key=itemgetter(0)) if whole else None
+
+        return self._retry(read)
 
     def _copy(self, word: int, size: int) -> bytes:
         """So many bytes in one go: the shorter a read, the fewer are torn and made again."""

@@ -47,11 +47,11 @@ class PageReader(AsideReader):
     @property
     def progress(self) -> int:
         """Phase changes so far."""
-        return max(self._phase_slot())[0]
+        return self._phase_now()[0]
 
     def beat_age_s(self, now_ns: int) -> float:
         """Seconds since a Python thread of the rank last ran, as far as the page can tell."""
-        _, _, since = max(self._phase_slot())
+        _, (_, since) = self._phase_now()
         return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * NS
 
     # -- step -----------------------------------------------------------------------------
@@ -125,48 +125,36 @@ class PageReader(AsideReader):
         pairs = zip(self._phase_names(), spent, strict=False)
         return phase, {name: ns * NS for name, ns in pairs if ns}
 
-    def _phase_slot(self) -> list[tuple[int, int, int]]:
-        """The whole ones of (progress, phase, since); (0, 0, 0) is what a fresh page says."""
+    def _phase_now(self) -> tuple[int, tuple[int, int]]:
+        """Progress, and (phase, since); zeros are what a fresh page says."""
 
-        def read() -> list[tuple[int, int, int]] | None:
-            whole = []
-            for n in (0, 1):
-                word = layout.PHASE_WORD + n * layout.PHASE_SLOT_WORDS
-                last = self._words[word + 3]
-                phase, since = self._words[word + 1], self._words[word + 2]
-                if self._words[word] == last:
-                    whole.append((last, phase, since))
-            return whole or None
+        def load(slot: int) -> tuple[int, tuple[int, int], int]:
+            word = layout.PHASE_WORD + slot * layout.PHASE_SLOT_WORDS
+            last = self._words[word + 3]
+            return last, (self._words[word + 1], self._words[word + 2]), self._words[word]
 
-        return self._retry(read) or [(0, 0, 0)]
+        return self._newest(load) or (0, (layout.PHASE_INIT, 0))
 
     def _begun(self) -> tuple[int, int]:
         """The attempt that was begun last, and its step."""
 
-        def read() -> tuple[int, int] | None:
-            whole = []
-            for slot in (layout.W_BEGUN, layout.W_BEGUN + layout.BEGUN_SLOT_WORDS):
-                last, step = self._words[slot + 2], self._words[slot + 1]
-                if self._words[slot] == last:
-                    whole.append((last, step))
-            return max(whole) if whole else None
+        def load(slot: int) -> tuple[int, int, int]:
+            word = layout.W_BEGUN + slot * layout.BEGUN_SLOT_WORDS
+            last = self._words[word + 2]
+            return last, self._words[word + 1], self._words[word]
 
-        return self._retry(read) or (0, 0)
+        return self._newest(load) or (0, 0)
 
     def _step_slot(self) -> tuple[Any, ...] | None:
         """The newest whole step body, None before the first."""
 
-        def read() -> tuple[int, tuple[Any, ...]] | None:
-            whole = []
-            for n in (0, 1):
-                word = layout.STEP_WORD + n * layout.STEP_SLOT_WORDS
-                last = self._words[word + _STEP_SLOT.size // layout.WORD - 1]
-                row = _STEP_SLOT.unpack(self._copy(word, _STEP_SLOT.size))
-                if self._words[word] == last:
-                    whole.append((last, row[1:-1]))
-            return max(whole) if whole else None
+        def load(slot: int) -> tuple[int, tuple[Any, ...], int]:
+            word = layout.STEP_WORD + slot * layout.STEP_SLOT_WORDS
+            last = self._words[word + _STEP_SLOT.size // layout.WORD - 1]
+            row = _STEP_SLOT.unpack(self._copy(word, _STEP_SLOT.size))
+            return last, row[1:-1], self._words[word]
 
-        newest = self._retry(read)
+        newest = self._newest(load)
         return None if newest is None or not newest[0] else newest[1]
 
     def _phase_names(self) -> list[str]:
