@@ -71,6 +71,8 @@ _REDUCING: Final = frozenset({"allreduce", "allreduce_coalesced", "reduce_scatte
                               "reduce_scatter_tensor_coalesced"})  # fmt: skip
 _SILENT: Final = frozenset({"ProcessGroupDummy"})
 """Groups of one that throw everything away."""
+_DONE: Final = frozenset({"_DummyWork"})
+"""Works that are over when they are made; they keep their type."""
 _DELEGATES: Final = frozenset({("ManagedProcessGroup", "allreduce")})
 """Calls `Manager.allreduce`, where the quorum is waited for before anything is sent."""
 
@@ -210,10 +212,12 @@ def _follow(entry: Entry, work: Any) -> Any:
     if scene.managed is not None:
         scene.managed.append(entry)
         return work
-    if hang(work, [entry]):
-        return work
-    if not isinstance(work, dist.Work):
+    if not isinstance(work, dist.Work) or type(work).__name__ in _DONE:
         entry.complete(None)
+        return work
+    if hasattr(work, "__dict__") and type(work) not in _watched:  # a class written in Python
+        wrap_wait(type(work), "wait")
+    if hang(work, [entry]):
         return work
     try:
         return WatchedWork(work, entry)

@@ -207,6 +207,27 @@ def test_of_groups_inside_groups_the_innermost_is_counted_once(gloo, ring):
         ("torchft", 1, False), ("torchft", 2, False)]  # fmt: skip
 
 
+def test_works_written_in_python_keep_their_type(gloo, reporter, ring):
+    swallowing = ErrorSwallowingProcessGroupWrapper(gloo)
+    swallowing.report_error(RuntimeError("gone"))
+    assert type(swallowing.allreduce([t(3)], AllreduceOptions())).__name__ == "_DummyWork"
+    assert ring()[-1].exit_age_s is not None
+
+    class OwnWork(dist.Work):
+        def wait(self, timeout=None):
+            return True
+
+    class Own(ProcessGroup):
+        def allreduce(self, tensors, opts):
+            return OwnWork()
+
+    work = Own(0, 1).allreduce([t(2)], AllreduceOptions())
+    assert type(work) is OwnWork
+    assert ring()[-1].exit_age_s is None
+    work.wait()
+    assert ring()[-1].exit_age_s is not None
+
+
 def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_up(
     gloo, ring, store, reporter, tmp_path
 ):
