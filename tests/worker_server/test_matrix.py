@@ -116,9 +116,8 @@ def test_the_steps(pair, fate):
     assert all(row.committed and 0.01 <= row.seconds["forward"] <= row.duration_s for row in rows)
 
 
-def test_the_eviction(pair, fate):
-    """Last in this file for each fate: afterwards nobody lives."""
-    culprit = pair[1]
+def test_the_eviction(pairs, fate):
+    culprit = pairs.start(fate)[1]  # a pair of its own: afterwards nobody lives
     status, _ = culprit.ask(wire.PATH_EVICT, "POST", {"reason": "test"})
     assert status == 401
     answer = culprit.evict(grace_s=1.0)
