@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +204,7 @@ ASK = """
 import subprocess, sys, torch
 from pathlib import Path
 import os
+import re
 pages = lambda: len(list(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")))
 before = pages()
 if len(sys.argv) == 1:
@@ -263,6 +265,12 @@ def test_the_wish_reaches_the_ranks_and_nobody_else(tmp_path, run_dir, environ, 
     assert (done.stdout.strip(), done.stderr) == (says, "")
 
 
+def frames_of(traceback: str) -> str:
+    """Without the place in the file: the signal may come just before the sleep."""
+    lines = [line for line in traceback.splitlines() if not line.startswith("    ")]
+    return re.sub(r"line \d+", "line N", "\n".join(lines))
+
+
 def test_a_real_interrupt_ends_a_script_as_it_ends_under_plain_python(tmp_path, run_dir):
     code = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
     (tmp_path / "it.py").write_text(code)
@@ -277,6 +285,6 @@ def test_a_real_interrupt_ends_a_script_as_it_ends_under_plain_python(tmp_path, 
         ) as process:  # fmt: skip
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)
-            ends.append((process.stderr.read(), process.wait(20)))
+            ends.append((frames_of(process.stderr.read()), process.wait(20)))
     assert ends[0] == ends[1]
     assert ends[0][1] == -signal.SIGINT
