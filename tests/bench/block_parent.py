@@ -57,6 +57,7 @@ def settle(order, rank):
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(order["port"]), GLOO_SOCKET_IFNAME="lo",
         LIGHTKEEPER="1" if order["attached"] else "0",
     )  # fmt: skip
+    os.sched_setaffinity(0, {order["cpu"]})
     torch.set_num_threads(1)
 
 

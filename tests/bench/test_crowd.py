@@ -102,8 +102,9 @@ class Slowloris(threading.Thread):
 @pytest.fixture
 def ranks():
     with block_folder() as blocks:
-        busy = blocks.start("loop", ranks=2, steps=10**9)
-        idle = blocks.start("loop", ranks=1, steps=10**9)
+        first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+        busy = blocks.start("loop", ranks=2, steps=10**9, cpu=first)
+        idle = blocks.start("loop", ranks=1, steps=10**9, cpu=last)
         for rank in (*busy.ranks, *idle.ranks):
             assert rank.endpoint
         eventually(lambda: len(busy.samples()) > 500, "the loop runs")
