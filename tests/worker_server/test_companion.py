@@ -104,6 +104,14 @@ def test_a_killed_sidecar_is_replaced_and_answers_with_stacks(start_rank):
 
 
 @pytest.mark.integration
+def test_a_sidecar_is_beyond_its_ranks_signals_and_gets_a_share_of_its_ranks_cores(start_rank):
+    rank = start_rank("steps")
+    sidecar = rank.endpoint["sidecar_pid"]
+    assert os.getpgid(sidecar) != os.getpgid(rank.pid)  # Ctrl-C, Ctrl-Z
+    assert os.getsid(sidecar) == os.getsid(rank.pid)  # autogroup shares cores out by session
+
+
+@pytest.mark.integration
 def test_a_rank_that_dies_at_once_has_a_sidecar_that_tells_how(start_rank):
     rank = start_rank("die_at_once")
     assert rank.process.wait(20) == 7

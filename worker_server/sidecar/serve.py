@@ -39,6 +39,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     """
     files = run_dir.RankFiles(page_path)
     _log_to(files.log)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes, likewise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the rank; we outlive it
     try:
         page = PageReader(page_path)
