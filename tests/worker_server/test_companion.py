@@ -109,6 +109,7 @@ def test_a_sidecar_is_beyond_its_ranks_signals_and_gets_a_share_of_its_ranks_cor
     sidecar = rank.endpoint["sidecar_pid"]
     assert os.getpgid(sidecar) != os.getpgid(rank.pid)  # Ctrl-C, Ctrl-Z
     assert os.getsid(sidecar) == os.getsid(rank.pid)  # autogroup shares cores out by session
+    assert os.getpriority(os.PRIO_PROCESS, sidecar) > os.getpriority(os.PRIO_PROCESS, rank.pid)
 
 
 @pytest.mark.integration

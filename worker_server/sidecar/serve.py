@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 import os
@@ -29,6 +30,7 @@ from worker_server.sidecar.tls import TlsError
 _TICK_S = 1.0
 _CLOSED_LINGER_S = 5.0
 """A rank that said that its work is over leaves no evidence worth more than this."""
+_NICE = 5
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -77,6 +79,7 @@ def _serve(
         host=HostView(files.page.parent, box.identity, box.state).report,
         table=timeline.render,
     )  # fmt: skip
+    _yield_to_training()
     server = listen(app, settings, THREADS)
     url = f"{settings.scheme}://{reachable_host(settings)}:{server.port}"
     server.start()
@@ -102,6 +105,17 @@ def _serve(
     deregister = registrar.stop if registrar is not None else lambda: None
     linger.watch(on_closed=deregister)
     deregister()
+
+
+def _yield_to_training() -> None:
+    """Where both want one core, training gets three times as much: readers must not slow it.
+
+    Comes after the imports, which are most of the start, and before the threads, which inherit it.
+    Measured with three spinning threads and the rank on the sidecar's own core: `/v1/state` takes
+    6 ms (median) at nice 0, 18 ms at 5, 51 ms at 10.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
 
 
 class _Linger:
