@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker_server.conftest import run_dir, start_rank  # noqa: F401  fixtures
+from tests.worker_server.pages import identity
 from tests.worker_server.ranks import eventually
-from tests.worker_server.test_page import identity
 from worker_server import wire
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter

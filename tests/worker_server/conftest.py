@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
+from worker_server.page.reader import PageReader
+from worker_server.page.writer import PageWriter
 
 
 @pytest.fixture
@@ -31,3 +34,15 @@ def start_rank(run_dir: Path) -> Iterator[type]:
     yield start
     for rank in started:
         rank.end()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> PageWriter:
+    """A page of a rank that started at tick 42."""
+    return PageWriter.create(tmp_path / "a.page", identity(), 42)
+
+
+@pytest.fixture
+def reader(page: PageWriter, tmp_path: Path) -> PageReader:
+    """The other side of `page`."""
+    return PageReader(tmp_path / "a.page")

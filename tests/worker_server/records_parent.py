@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.worker_server.test_page import identity
+from tests.worker_server.pages import identity
 from worker_server import collectives
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter

@@ -7,10 +7,9 @@ import time
 import pytest
 from prometheus_client import generate_latest
 
-from tests.worker_server.test_page import enter, identity, write_step
+from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
 from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlaneError
@@ -63,11 +62,6 @@ class FakeStacks:
         if self.error:
             raise StacksError(self.error)
         return Taken("main (train.py:1)\n", time.monotonic())
-
-
-@pytest.fixture
-def page(tmp_path):
-    return PageWriter.create(tmp_path / "a.page", identity(), 1)
 
 
 class Bench:

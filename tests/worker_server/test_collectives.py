@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch.distributed import distributed_c10d as c10d  # noqa: E402
 
-from tests.worker_server.test_page import NOW, identity  # noqa: E402
+from tests.worker_server.pages import NOW, identity  # noqa: E402
 from worker_server import collectives  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402

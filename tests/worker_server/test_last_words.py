@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from tests.worker_server.pages import identity
 from tests.worker_server.ranks import ROOT
-from tests.worker_server.test_page import identity
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader

@@ -12,7 +12,8 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from tests.worker_server.test_page import enter, identity
+from tests.worker_server.pages import identity
+from tests.worker_server.test_page import enter
 from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader

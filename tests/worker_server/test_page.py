@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_server import wire
+from tests.worker_server.pages import NOW, identity
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter, StepFacts
-
-NOW = 10**15
-"""Later than any real CLOCK_MONOTONIC, so that ages are positive."""
-
-
-def identity(**changes):
-    known = {
-        "job": "job", "group": wire.GroupName("rg_1"), "group_rank": 0, "world_size": 2,
-        "host": wire.Host("h"), "pid": os.getpid(), "incarnation": "abc",
-    }  # fmt: skip
-    return wire.Identity(**{**known, **changes})
-
-
-@pytest.fixture
-def page(tmp_path):
-    return PageWriter.create(tmp_path / "a.page", identity(), 42)
-
-
-@pytest.fixture
-def reader(page, tmp_path):
-    return PageReader(tmp_path / "a.page")
+from worker_server.page.writer import StepFacts
 
 
 def write_step(page, n, loss_kind=layout.LOSS_FINITE):

@@ -6,26 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.test_page import NOW, enter, identity
+from tests.worker_server.pages import NOW
+from tests.worker_server.test_page import enter
 from worker_server import wire
 from worker_server.page import layout
-from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
 
 KINDS = [
     pytest.param(layout.NOTE_STACKS, id="stacks"),
     pytest.param(layout.NOTE_EXCEPTION, id="exception"),
 ]
-
-
-@pytest.fixture
-def page(tmp_path):
-    return PageWriter.create(tmp_path / "a.page", identity(), 42)
-
-
-@pytest.fixture
-def reader(page, tmp_path):
-    return PageReader(tmp_path / "a.page")
 
 
 def room_of(kind):

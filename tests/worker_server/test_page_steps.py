@@ -11,21 +11,10 @@ import time
 import pytest
 
 from tests.waiting import wait_for
+from tests.worker_server.pages import NOW
 from tests.worker_server.ranks import ROOT
-from tests.worker_server.test_page import NOW, identity
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
-
-
-@pytest.fixture
-def page(tmp_path):
-    return PageWriter.create(tmp_path / "a.page", identity(), 42)
-
-
-@pytest.fixture
-def reader(page, tmp_path):
-    return PageReader(tmp_path / "a.page")
 
 
 def attempt(page, number, *, committed=True):
@@ -126,7 +115,7 @@ from worker_server.page.writer import PageWriter
 from worker_server.reporter import Reporter
 from tests.waiting import wait_for
 from tests.worker_server.ranks import ROOT
-from tests.worker_server.test_page import identity
+from tests.worker_server.pages import identity
 reporter = Reporter(PageWriter.create(Path(sys.argv[1]), identity(), 1))
 print("go", flush=True)
 n = 0

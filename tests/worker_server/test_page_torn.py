@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_for
+from tests.worker_server.pages import identity
 from tests.worker_server.ranks import ROOT
-from tests.worker_server.test_page import enter, identity
+from tests.worker_server.test_page import enter
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter, StepFacts
@@ -245,7 +246,7 @@ FULL_SPEED = """
 import sys
 from pathlib import Path
 from worker_server.page.writer import PageWriter
-from tests.worker_server.test_page import identity
+from tests.worker_server.pages import identity
 from tests.worker_server.test_page_torn import Everything
 everything = Everything(PageWriter.create(Path(sys.argv[1]), identity(), 1))
 print("go", flush=True)

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.worker_server.pages import identity
 from tests.worker_server.ranks import TOKEN, eventually
-from tests.worker_server.test_page import identity
 from worker_server import wire
 from worker_server.sidecar.registration import Registrar
 

@@ -9,15 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.worker_server.test_page import NOW, identity
+from tests.worker_server.pages import NOW
 from worker_server.page.reader import PageReader
-from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter
-
-
-@pytest.fixture
-def page(tmp_path):
-    return PageWriter.create(tmp_path / "a.page", identity(), 1)
 
 
 @pytest.fixture

@@ -9,20 +9,13 @@ import time
 import pytest
 
 from tests.worker_server.test_black_box import Bench
-from tests.worker_server.test_page import identity
 from worker_server import wire
 from worker_server.frames import stacks_text
 from worker_server.page import layout
-from worker_server.page.writer import PageWriter
 from worker_server.sidecar.hang import HangWatch
 from worker_server.sidecar.stacks import Stacks, StacksError
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'
-
-
-@pytest.fixture
-def page(tmp_path):
-    return PageWriter.create(tmp_path / "a.page", identity(), 1)
 
 
 @pytest.fixture

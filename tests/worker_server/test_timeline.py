@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.worker_server.test_page import identity
+from tests.worker_server.pages import identity
 from worker_server import wire
 from worker_server.sidecar.timeline import render
 

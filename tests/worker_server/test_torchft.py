@@ -30,7 +30,7 @@ from torchft.process_group import (  # noqa: E402
     ProcessGroupGloo,
 )
 
-from tests.worker_server.test_page import NOW, identity  # noqa: E402
+from tests.worker_server.pages import NOW, identity  # noqa: E402
 from worker_server import collectives, torchft_hook  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.worker_server.test_page import identity
+from tests.worker_server.pages import identity
 from worker_server import collectives, wire
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import Reporter
