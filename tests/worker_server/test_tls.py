@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import socket
 import ssl
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -100,6 +102,18 @@ def test_a_handshake_that_is_not_finished_is_dropped(server, trusting, sent):
         sock.sendall(sent)
         assert closes(sock) < 5
     assert get(server.port, trusting)
+
+
+def test_clients_that_break_off_end_nothing(server, trusting, caplog):
+    """A reset makes the socket readable and hung up at once: it is closed twice in one turn."""
+    breaking_off = struct.pack("ii", 1, 0)  # SO_LINGER: on close, send a reset
+    for _ in range(5):
+        raw = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        with trusting.wrap_socket(raw, server_hostname="127.0.0.1") as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\n")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, breaking_off)
+    assert get(server.port, trusting)
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
 def test_plain_http_and_noise_are_dropped_at_once(server, trusting):

@@ -189,6 +189,7 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self.crowd = crowd
         self.channel_class = channel
         self._last_tended_s = 0.0
+        self._defects = 0
         where = (listener.family, listener.type, 0, listener.getsockname())
         super().__init__(app, _sock=listener, bind_socket=False, sockinfo=where, **waitress)
 
@@ -213,12 +214,21 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
     def run(self) -> None:
         """Serve for ever, in this thread."""
         while self._map:
-            tend_s = self.crowd.limits.tend_s
-            wasyncore.poll2(_FULL_PAUSE_S if self.crowd.full else tend_s, self._map)
-            now_s = time.monotonic()
-            if now_s - self._last_tended_s >= tend_s / 2:
-                self._last_tended_s = now_s
-                self.crowd.drop_overdue()
+            try:
+                self._turn()
+            except Exception:  # one connection's defect must not end the black box
+                self._defects += 1
+                if not self._defects & (self._defects - 1):  # the 1st, 2nd, 4th, 8th: no flood
+                    _log.exception("the HTTP server met defect %d; it goes on", self._defects)
+                time.sleep(_FULL_PAUSE_S)
+
+    def _turn(self) -> None:
+        tend_s = self.crowd.limits.tend_s
+        wasyncore.poll2(_FULL_PAUSE_S if self.crowd.full else tend_s, self._map)
+        now_s = time.monotonic()
+        if now_s - self._last_tended_s >= tend_s / 2:
+            self._last_tended_s = now_s
+            self.crowd.drop_overdue()
 
 
 class HttpServer:

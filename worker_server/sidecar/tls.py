@@ -107,9 +107,14 @@ class TlsChannel(Channel):
         return int(sent)
 
     def handle_close(self) -> None:
-        """Say goodbye as TLS wants it, without waiting for the other side's."""
-        with contextlib.suppress(OSError, ValueError), self._tls:
-            self.socket.unwrap()
+        """Say goodbye as TLS wants it, without waiting for the other side's.
+
+        A client that breaks off is closed twice: what it left is to be read, and it hung up.
+        """
+        sock = self.socket
+        if sock is not None:
+            with contextlib.suppress(OSError, ValueError), self._tls:
+                sock.unwrap()
         super().handle_close()
 
 
