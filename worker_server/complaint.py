@@ -15,7 +15,7 @@ def complain(text: str, stacklevel: int) -> None:
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
     except Warning:
-        try:
+        try:  # noqa: SIM105
             sys.stderr.write(f"RuntimeWarning: {text}\n")
         except Exception:  # noqa: BLE001, S110
             pass
