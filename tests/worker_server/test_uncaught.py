@@ -18,7 +18,8 @@ from pathlib import Path
 from tests.worker_server.test_page import identity
 from worker_server import last_words
 from worker_server.page.writer import PageWriter
-last_words.install(PageWriter.create(Path(sys.argv[1]), identity(), 1), Path(sys.argv[1] + ".crash"))
+page = PageWriter.create(Path(sys.argv[1]), identity(), 1)
+last_words.install(page, Path(sys.argv[1] + ".crash"))
 atexit.register(last_words.note_uncaught)
 def beat():
     thread = threading.Thread(target=last_words.note_uncaught)
