@@ -53,7 +53,11 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         run_dir.candidates(environ), lambda folder: _new_page(folder, identity), _warn
     )
     _say_what_is_missing(identity, environ)
-    companion = Companion(files)
+    try:
+        companion = Companion(files)
+    except Exception:
+        files.remove()  # a page that nobody serves
+        raise
     reporter = Reporter(page, _UrlOf(files))
     _leave_last_words(page, files)
     end = _start_beat(page, files, companion)

@@ -44,6 +44,7 @@ from worker_server.reporter import Reporter
 _UNNAMED = frozenset({"", "undefined"})
 _MAX_CACHED = 4096
 _compiling = torch.compiler.is_dynamo_compiling
+_Tensor = torch.Tensor
 _recorded_elsewhere: tuple[type, ...] = ()
 """Kinds of groups whose own methods write the entry: TorchFT's, see `torchft_groups`."""
 
@@ -138,7 +139,8 @@ def leave_to(kind: type, folder: str) -> None:
     global _recorded_elsewhere, _plumbing_folders  # noqa: PLW0603
     _recorded_elsewhere = (*_recorded_elsewhere, kind)
     _plumbing_folders = (*_plumbing_folders, folder + os.sep)
-    _plumbing.clear()
+    if _recorder is not None:
+        _recorder.forget_sites()
 
 
 def _stop() -> None:
@@ -164,7 +166,7 @@ def _let_p2pop_know() -> None:
 
 
 def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
-    always_async = op.name in _ALWAYS_ASYNC
+    places = _places(op)
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -172,52 +174,89 @@ def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
         if _compiling():
             return original(*args, **kwargs)
         recorder = _recorder
-        entry = None if recorder is None else recorder.enter(op, args, kwargs)
-        if entry is None:
+        if recorder is None:
+            return original(*args, **kwargs)
+        inside = recorder.inside
+        entered = None if inside.depth else recorder.enter(places, args, kwargs)
+        if entered is None:
             return original(*args, **kwargs)
         try:
+            inside.depth = 1  # in here: an interrupt must not leave it set
             result = original(*args, **kwargs)
         except BaseException as exc:
-            entry.leave(exc)
+            inside.depth = 0
+            Entry(recorder, *entered).complete(exc)
             raise
-        if result is not None and (always_async or entry.is_async):
-            return entry.watch(result)
-        entry.leave(None)
+        inside.depth = 0
+        row, ticket, seq, is_async = entered
+        if is_async and result is not None:
+            return recorder.watch(result, Entry(recorder, *entered))
+        try:
+            recorder.page.leave(row, ticket, seq)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            recorder.disable(exc)
         return result
 
     return recorded
 
 
-class Entry:
-    """A collective on its way; `leave` completes it once."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a function's arguments stand: their positions, `_NOWHERE` for those it has not."""
 
-    __slots__ = ("_open", "_recorder", "_row", "_seq", "_ticket", "is_async")
+    name: str
+    order: tuple[str, ...]
+    group: int
+    async_op: int
+    always_async: bool
+    input: int
+    output: int
+    same: bool
+    """Input and output are one."""
+    reduce_op: int
+    root: int
+    group_root: int
+
+
+_NOWHERE = 99
+
+
+def _places(op: _Op) -> _Places:
+    def place(name: str | None) -> int:
+        return op.order.index(name) if name in op.order else _NOWHERE
+
+    return _Places(
+        name=op.name,
+        order=op.order,
+        group=place("group"),
+        async_op=place("async_op"),
+        always_async=op.name in _ALWAYS_ASYNC,
+        input=place(next(iter(op.inputs), None)),
+        output=place(next(iter(op.outputs), None)),
+        same=op.inputs == op.outputs,
+        reduce_op=place("op") if op.reduces else _NOWHERE,
+        root=place(op.root),
+        group_root=place(f"group_{op.root}"),
+    )
+
+
+_Entered = tuple[GroupRow, int, int, bool]
+"""Row, ticket, sequence id, and whether a work comes back that is waited for."""
+
+
+class Entry:
+    """A collective on its way, which is waited for or has failed; `complete` ends it once."""
+
+    __slots__ = ("_open", "_recorder", "_row", "_seq", "_ticket")
 
     def __init__(
-        self, recorder: Recorder, row: GroupRow, ticket: int, seq: int, is_async: bool
+        self, recorder: Recorder, row: GroupRow, ticket: int, seq: int, _is_async: bool
     ) -> None:
         self._recorder = recorder
         self._row = row
         self._ticket = ticket
         self._seq = seq
         self._open = True
-        self.is_async = is_async
-
-    def leave(self, error: BaseException | None) -> None:
-        """The call, or the work's wait, came back."""
-        self._recorder.inside.depth = 0
-        self.complete(error)
-
-    def watch(self, work: Any) -> Any:
-        """The call came back with a work that is waited for later."""
-        self._recorder.inside.depth = 0
-        if not isinstance(work, dist.Work):
-            return work
-        try:
-            return WatchedWork(work, self)
-        except Exception as exc:  # noqa: BLE001  nothing may reach training
-            self._recorder.disable(exc)
-            return work
 
     def hold(self) -> None:
         """The rank waits for the work from now on, unless it is known to be done."""
@@ -323,72 +362,120 @@ class Recorder:
         self.page: PageWriter = reporter.page
         self._facts = reporter.loop.facts
         self._rows: dict[int, tuple[Callable[[], Any], GroupRow | None]] = {}
-        self._sites: dict[tuple[CodeType, int], int] = {}
-        self._shapes: dict[tuple[Any, Any], bytes] = {}
+        self._sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        """By id of the code, which is kept, and place in it: to hash code is to read all of it."""
+        self._shapes: dict[tuple[Any, Any, Any], tuple[bytes, int]] = {}
         self._texts: dict[Any, int] = {}
         self._reduce_ops: dict[Any, int] = {}
         self._on = True
 
     def disable(self, why: BaseException) -> None:
-        """Record no collectives any more; steps are still reported."""
-        if not self._on:
+        """Record no collectives any more; steps are still reported.
+
+        A stack or a memory that was used up for a moment was the caller's, and no reason.
+        """
+        if not self._on or isinstance(why, RecursionError | MemoryError):
             return
         self._on = False
         complain(f"lightkeeper lost the collectives: {why!r}", stacklevel=5)
 
-    def enter(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-        """Write the entry; None when this call is not recorded."""
-        inside = self.inside
-        if inside.depth or not self._on:
+    def enter(  # noqa: C901, PLR0912
+        self, at: _Places, args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]
+    ) -> _Entered | None:
+        """Write the entry; None when this call is not recorded.
+
+        In one piece, because each call into Python costs when the caches are the training's.
+        """
+        if not self._on:
             return None
         try:
-            values = dict(zip(op.order, args, strict=False)) if args else {}
             if kwargs:
-                values.update(kwargs)
-            row = self._row(values.get("group"))
+                args = [*args, *map(kwargs.get, at.order[len(args) :])]
+            count = len(args)
+            group = args[at.group] if count > at.group else None
+            if group is None:
+                group = c10d._world.default_pg
+            known = self._rows.get(id(group))
+            row = known[1] if known is not None and known[0]() is group else self._row(group)
             if row is None:
                 return None
-            is_async = op.name in _ALWAYS_ASYNC or bool(values.get("async_op"))
-            sizes_in, dtype_in = _sizes(values, op.inputs)
-            sizes_out, dtype_out = _sizes(values, op.outputs)
-            root = _root(op, values) if op.root else layout.NONE
+            is_async = at.always_async or (count > at.async_op and bool(args[at.async_op]))
+            sizes_in: Any = ()
+            sizes_out: Any = ()
+            dtype = None
+            value = args[at.input] if count > at.input else None
+            if isinstance(value, _Tensor):
+                sizes_in, dtype = (value.shape,), value.dtype
+            elif value is not None:
+                sizes_in, dtype = _sizes(value)
+            if at.same:
+                sizes_out = sizes_in
+            else:
+                value = args[at.output] if count > at.output else None
+                if isinstance(value, _Tensor):
+                    sizes_out, dtype = (value.shape,), dtype or value.dtype
+                elif value is not None:
+                    sizes_out, dtype_out = _sizes(value)
+                    dtype = dtype or dtype_out
+            what = sizes_in, sizes_out, dtype
+            shapes = self._shapes.get(what) or self._shape_text(what)
+            root = layout.NONE if at.root == _NOWHERE else _root(at, args, group)
         except Exception:  # noqa: BLE001  wrong arguments: torch will tell the caller
             return None
         try:
+            reduce_op = layout.NO_STRING
+            if at.reduce_op != _NOWHERE:
+                value = args[at.reduce_op] if count > at.reduce_op else None
+                reduce_op = self._reduce_ops.get(value) or self._reduce_op(value)
+            try:
+                frame: FrameType | None = sys._getframe(2)  # enter <- recorded <- the caller
+            except ValueError:  # a thread of C++'s called it
+                frame = None
+            facts = self._facts
             ticket, seq = self.page.enter(
                 row,
-                self._text(op.name),
-                self._text(dtype_in or dtype_out) if dtype_in or dtype_out else layout.NO_STRING,
-                self._reduce_op(values.get("op")) if op.reduces else layout.NO_STRING,
+                self._texts.get(at.name) or self._text(at.name),
+                shapes[1],
+                reduce_op,
                 root,
-                self._facts.step,
-                self._facts.attempt,
-                self._site(),
+                facts.step,
+                facts.attempt,
+                self._site(frame),
                 is_async,
-                self._shape_text(sizes_in, sizes_out),
+                shapes[0],
             )
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
             return None
-        inside.depth = 1
-        return Entry(self, row, ticket, seq, is_async)
+        return row, ticket, seq, is_async
+
+    def watch(self, work: Any, entry: Entry) -> Any:
+        """The call came back with a work that is waited for later."""
+        if not isinstance(work, dist.Work):
+            return work
+        try:
+            return WatchedWork(work, entry)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.disable(exc)
+            return work
 
     def enter_read(self, row: GroupRow, call: Call, flags: int) -> tuple[int, int] | None:
         """Write the entry of a call that somebody else has read; None when it is not recorded."""
         if not self._on:
             return None
         try:
+            shapes, dtype = self._shape_text((call.sizes_in, call.sizes_out, call.dtype))
             return self.page.enter(
                 row,
                 self._text(call.op),
-                self._text(call.dtype) if call.dtype else layout.NO_STRING,
+                dtype,
                 self._reduce_op(call.reduce_op) if call.reduces else layout.NO_STRING,
                 call.root,
                 self._facts.step,
                 self._facts.attempt,
-                self._site(),
+                self._site(sys._getframe(1)),
                 flags,
-                self._shape_text(call.sizes_in, call.sizes_out),
+                shapes,
             )
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
@@ -397,14 +484,11 @@ class Recorder:
     # -- who ---------------------------------------------------------------------------------
 
     def _row(self, group: Any) -> GroupRow | None:
-        if group is None:
-            group = dist.GroupMember.WORLD
-            if group is None:  # not initialized: the call will say so itself
-                return None
-        known = self._rows.get(id(group))
-        if known is not None and known[0]() is group:
-            return known[1]
+        if group is None:  # not initialized: the call will say so itself
+            return None
         row = self._new_row(group)
+        if len(self._rows) >= _MAX_CACHED:
+            self._rows.clear()
         with contextlib.suppress(TypeError):  # no weak references: named anew each time
             self._rows[id(group)] = weakref.ref(group), row
         return row
@@ -429,61 +513,66 @@ class Recorder:
         return known
 
     def _reduce_op(self, op: Any) -> int:
-        if op is None:
-            return self._text("SUM")
-        kind = getattr(op, "op", op)  # an options object has it wrapped, with a factor
+        # an options object has it wrapped, with a factor
+        kind = "SUM" if op is None else getattr(op, "op", op)
         known = self._reduce_ops.get(kind)
         if known is None:
             text = str(kind).rpartition(".")[2].rstrip(">")[:32]
             known = self._reduce_ops[kind] = self.page.intern(text)
+        if op is None:
+            self._reduce_ops[None] = known
         return known
 
-    def _shape_text(self, sizes_in: Any, sizes_out: Any) -> bytes:
-        key = sizes_in, sizes_out
-        known = self._shapes.get(key)
+    def _shape_text(self, what: tuple[Any, Any, Any]) -> tuple[bytes, int]:
+        known = self._shapes.get(what)
         if known is None:
-            if len(self._shapes) >= _MAX_CACHED:
-                self._shapes.clear()
-            known = layout.encode_shapes(
+            sizes_in, sizes_out, dtype = what
+            text = layout.encode_shapes(
                 [tuple(size) for size in sizes_in], [tuple(size) for size in sizes_out]
             )
-            self._shapes[key] = known
+            known = text, layout.NO_STRING if dtype is None else self._text(dtype)
+            if len(self._shapes) >= _MAX_CACHED:
+                self._shapes.clear()
+            self._shapes[what] = known
         return known
 
     # -- where ----------------------------------------------------------------------------------
 
-    def _site(self) -> int:
+    def _site(self, frame: FrameType | None) -> int:
         """The nearest frame outside of torch, torchft and this package."""
-        frame: FrameType | None = sys._getframe(3)  # enter <- recorded <- the caller
+        sites = self._sites
         while frame is not None:
             code = frame.f_code
-            if not _is_plumbing(code):
-                key = code, frame.f_lineno
-                known = self._sites.get(key)
-                if known is None:
-                    if len(self._sites) >= _MAX_CACHED:
-                        self._sites.clear()
-                    text = f"{_short(code.co_filename)}:{frame.f_lineno}"
-                    known = self._sites[key] = self.page.intern(text)
-                return known
+            known = sites.get((id(code), frame.f_lasti))
+            if known is None or known[0] is not code:
+                known = self._new_site(code, frame)
+            if known[1] != _PLUMBING:
+                return known[1]
             frame = frame.f_back
         return layout.NO_STRING
 
+    def _new_site(self, code: CodeType, frame: FrameType) -> tuple[CodeType, int]:
+        if code.co_filename.startswith(_plumbing_folders):
+            number = _PLUMBING
+        else:
+            number = self.page.intern(f"{_short(code.co_filename)}:{frame.f_lineno}")
+        if len(self._sites) >= _MAX_CACHED:
+            self._sites.clear()
+        known = self._sites[id(code), frame.f_lasti] = code, number
+        return known
 
+    def forget_sites(self) -> None:
+        """What is plumbing has changed."""
+        self._sites.clear()
+
+
+_PLUMBING = -1
 _plumbing_folders: tuple[str, ...] = (
     "<",
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
     contextlib.__file__,  # a profiler's range around a function of torchft's
 )
-_plumbing: dict[CodeType, bool] = {}
-
-
-def _is_plumbing(code: CodeType) -> bool:
-    known = _plumbing.get(code)
-    if known is None:
-        known = _plumbing[code] = code.co_filename.startswith(_plumbing_folders)
-    return known
 
 
 def _short(path: str) -> str:
@@ -501,26 +590,21 @@ def _group_name(group: Any) -> str:
     return type(group).__name__
 
 
-def _sizes(values: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Shapes of the named arguments, and the dtype of the first tensor."""
-    for name in names:
-        value = values.get(name)
-        if value is None:
-            continue
-        if isinstance(value, torch.Tensor):
-            return (value.shape,), value.dtype
-        shapes = tuple([item.shape for item in value])
-        return shapes, value[0].dtype if shapes else None
-    return (), None
+def _sizes(value: Any) -> tuple[Any, Any]:
+    """Shapes of a list of tensors, and the dtype of the first."""
+    if not isinstance(value, list | tuple):  # to look into an iterator is to use it up
+        raise TypeError(f"{type(value).__name__} is no list of tensors")
+    shapes = tuple([item.shape for item in value])
+    return shapes, value[0].dtype if shapes else None
 
 
-def _root(op: _Op, values: dict[str, Any]) -> int:
+def _root(at: _Places, args: tuple[Any, ...] | list[Any], group: Any) -> int:
     """Rank in the job's default group: the one that all members agree on."""
-    root = values.get(op.root or "")
+    count = len(args)
+    root = args[at.root] if count > at.root else None
     if root is not None:
         return int(root)
-    local = values.get(f"group_{op.root}")
+    local = args[at.group_root] if count > at.group_root else None
     if local is None:
-        return layout.NONE if op.name in _POINT_TO_POINT else 0
-    group = values.get("group")
-    return int(local) if group is None else int(c10d.get_global_rank(group, local))
+        return layout.NONE if at.name in _POINT_TO_POINT else 0
+    return int(c10d.get_global_rank(group, local))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 
 
 def complain(text: str, stacklevel: int) -> None:
-    """Warn; where a filter turns warnings into errors, say the same on stderr instead."""
+    """Warn; where that raises, say the same on stderr instead, or nothing at all.
+
+    A filter turns warnings into errors, stderr is closed or None, `warnings.showwarning` is
+    somebody else's, or the stack is used up (so there is no further call on that way).
+    """
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
     except Warning:
-        with contextlib.suppress(Exception):  # stderr may be closed, or None
+        try:  # noqa: SIM105
             sys.stderr.write(f"RuntimeWarning: {text}\n")
+        except Exception:  # noqa: BLE001, S110
+            pass
+    except Exception:  # noqa: BLE001, S110
+        pass

@@ -4,7 +4,8 @@ Nothing here may change what the job prints or returns:
 
 - The main thread's exception is read from `sys.last_value`, which the interpreter sets before it
   prints: `sys.excepthook` stays whose it is, also when it is replaced after the attach, and a
-  hook that fails prints no frame of ours.
+  hook that fails prints no frame of ours. Others set it too and live on (each failing cell of a
+  notebook, `python -i`, C code that prints an exception): that is no end, see `_is_the_end`.
 - `threading.excepthook` is chained, because threads have no such variable; the former hook is
   always called.
 - faulthandler is enabled only where nobody enabled it, into a file of ours; it then lets the
@@ -32,7 +33,10 @@ _HIGH_FD = 400
 """Programs that close or reuse low descriptors by number must not find ours among them."""
 
 _page: PageWriter | None = None
-_noted: BaseException | None = None
+_looked_at: tuple[int, int] | None = None
+"""Which exception was judged last. Not the exception: it would keep the tensors of its frames."""
+_ended = False
+"""Whether the main thread's end is on the page: no thread's that follows may take its place."""
 _hooked = False
 _crash_fd: int | None = None
 
@@ -49,11 +53,45 @@ def install(page: PageWriter, crash_file: Path) -> None:
 
 def note_uncaught() -> None:
     """Note the main thread's exception, once the interpreter has given up on it."""
-    global _noted  # noqa: PLW0603
-    value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if isinstance(value, BaseException) and value is not _noted:
-        _noted = value
+    global _looked_at, _ended  # noqa: PLW0603
+    value = getattr(sys, "last_exc", None)
+    if value is None:
+        value = getattr(sys, "last_value", None)
+    if not isinstance(value, BaseException):
+        return
+    which = id(value), id(value.__traceback__)
+    if which == _looked_at:
+        return
+    _looked_at = which
+    if _is_the_end(value):
+        _ended = True
         _note("the main thread", value)
+
+
+def _is_the_end(value: BaseException) -> bool:
+    """Whether the interpreter itself gave up on this exception and is about to go.
+
+    Then no `__main__` runs any more. What is interactive goes on, and may end at once after its
+    last error: there the exception must have left the main module of a file, and nothing else.
+    """
+    if sys.flags.interactive or sys.flags.inspect or _main_module_runs():
+        return False
+    if not hasattr(sys, "ps1"):
+        return True
+    if value.__traceback__ is None:
+        return False
+    outermost = value.__traceback__.tb_frame
+    code = outermost.f_code
+    return outermost.f_back is None and not code.co_filename.startswith("<")
+
+
+def _main_module_runs() -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def forget() -> None:
@@ -82,7 +120,7 @@ def _chain_thread_hook() -> None:
     original = threading.excepthook
 
     def note_and_go_on(args: Any, /) -> None:
-        if args.exc_value is not None and args.exc_type is not SystemExit:
+        if args.exc_value is not None and args.exc_type is not SystemExit and not _ended:
             name = args.thread.name if args.thread is not None else "?"
             _note(f'the thread "{name}"', args.exc_value)
         original(args)

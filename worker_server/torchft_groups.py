@@ -16,6 +16,7 @@ Whatever goes wrong in here stays in here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -243,6 +244,9 @@ def _enter(
     if made is None:
         return None
     entry = Entry(recorder, group.row, *made, group.open_ones)
+    if len(group.open_ones) >= layout.RING_SLOTS:  # never waited for, and gone from the ring
+        with contextlib.suppress(RuntimeError):  # another thread was at it: the next call, then
+            group.open_ones.pop(next(iter(group.open_ones), -1), None)
     group.open_ones[entry.ticket] = entry
     return entry
 

@@ -121,9 +121,9 @@ def _timed(
     _quorum_is_there()
     if _clock.inside:
         return original(self, *args, **kwargs)
-    _clock.inside = True
     started_s = monotonic()
     try:
+        _clock.inside = True  # in here: an interrupt must not leave it set
         result = original(self, *args, **kwargs)
     finally:
         _clock.inside = False

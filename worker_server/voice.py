@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from worker_server import wire
 from worker_server.aside import Counters, Tags
+from worker_server.complaint import complain
+from worker_server.figures import LEAST, MOST, OddFigureError, to_count, to_float, to_int
 from worker_server.loop import Loop
 from worker_server.page import layout
 
@@ -106,6 +108,7 @@ class Voice:
         self._page = floor.loop.page
         self._outer = floor.loop.outer
         self._phases: dict[str, _Phase] = {}
+        self._ignored: set[str] = set()
         self._thread = 0
         self._steps_thread = 0
         self._phases_thread = 0
@@ -173,7 +176,11 @@ class Voice:
         if self._steps_thread != get_ident() and not self._take_steps():
             return
         try:
-            self._loop.begin(step if step.__class__ is int else int(step))
+            if step.__class__ is not int or not LEAST < step < MOST:
+                step = to_int(step)
+            self._loop.begin(step)
+        except OddFigureError as exc:
+            self._ignore("a step", exc)
         except Exception as exc:  # noqa: BLE001
             self._disable(exc)
 
@@ -185,10 +192,14 @@ class Voice:
             return
         try:
             if loss is not None and loss.__class__ is not float:
-                loss = float(loss)
-            if step.__class__ is not int or tokens.__class__ is not int:
-                step, tokens = int(step), int(tokens)
+                loss = self._loss(loss)
+            if tokens.__class__ is not int or not 0 <= tokens < MOST:
+                tokens = self._tokens(tokens)
+            if step.__class__ is not int or not LEAST < step < MOST:
+                step = to_int(step)
             self._loop.end(step, committed, loss, tokens)
+        except OddFigureError as exc:
+            self._ignore("a step", exc)
         except Exception as exc:  # noqa: BLE001
             self._disable(exc)
 
@@ -199,6 +210,25 @@ class Voice:
         self.end_step(step, committed=committed, loss=loss, tokens=tokens)
         if self._steps_thread == get_ident():
             self._loop.due = True
+
+    def _loss(self, loss: Any) -> float | None:
+        try:
+            return to_float(loss)
+        except OddFigureError as exc:
+            self._ignore("a loss", exc)
+            return None
+
+    def _tokens(self, tokens: Any) -> int:
+        try:
+            return to_count(tokens)
+        except OddFigureError as exc:
+            self._ignore("tokens", exc)
+            return 0
+
+    def _ignore(self, what: str, why: OddFigureError) -> None:
+        if what not in self._ignored:
+            self._ignored.add(what)
+            complain(f"lightkeeper ignores {what} that cannot be reported: {why}", stacklevel=5)
 
     # -- who is heard -----------------------------------------------------------------------
 

@@ -73,6 +73,13 @@ def test_a_pod_that_was_not_told_its_node_says_so_once_a_pod(run_dir):
         assert done.stderr.count("set LIGHTKEEPER_HOST from spec.nodeName") == says
 
 
+def test_where_no_sidecar_can_be_started_no_page_is_left(run_dir):
+    done = run(f"import os; del os.pidfd_open; {SAY}", run_dir)  # as on old kernels
+    assert done.stdout == "NullReporter\n"
+    assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
+    assert not list(run_dir.iterdir())
+
+
 def test_it_can_be_switched_off(run_dir):
     done = run(SAY, run_dir, LIGHTKEEPER="0")
     assert (done.stdout, done.stderr) == ("NullReporter\n", "")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
+import gc
 import inspect
 import pickle
+import sys
+import weakref
 
 import pytest
+
+from tests.waiting import wait_for
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -189,3 +195,92 @@ def test_after_the_attach_is_over_the_functions_are_torchs_own_again(reporter, r
     collectives._stop()
     dist.all_reduce(t(4))
     assert ring() == ()
+
+
+def test_a_thread_that_calls_a_collective_and_nothing_else_is_recorded(reporter, ring, world):
+    """As autograd's threads call a hook: there is no frame of Python's below."""
+    _thread.start_new_thread(dist.all_reduce, (t(4),))
+    wait_for(lambda: ring() and ring()[-1].exit_age_s is not None, within_s=10, what="a record")
+    dist.all_reduce(t(4))
+    assert [entry.site is None for entry in ring()] == [True, False]
+
+
+def interrupted_at(nth, act):
+    """Whether a KeyboardInterrupt came as the nth call into our code began."""
+    left = nth
+
+    def trace(frame, event, arg):
+        nonlocal left
+        if "/worker_server/" in frame.f_code.co_filename and "/tests/" not in (
+            frame.f_code.co_filename
+        ):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(former)
+    return False
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_an_interrupt_anywhere_in_the_recording_leaves_the_next_call_on_record(
+    reporter, ring, world, is_async
+):
+    def call():
+        work = dist.all_reduce(t(1), async_op=is_async)
+        if work is not None:
+            work.wait()
+
+    call()
+    nth = 1
+    while interrupted_at(nth, call):
+        dist.barrier()
+        assert ring()[-1].op == "barrier", f"after an interrupt in call {nth}"
+        nth += 1
+    assert nth > 3
+
+
+@pytest.mark.parametrize("trouble", [RecursionError, MemoryError])
+def test_a_stack_or_memory_that_was_used_up_for_a_moment_does_not_end_the_recording(
+    reporter, ring, world, monkeypatch, trouble
+):
+    def fail(*_):
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reporter.page, "enter", fail)
+        dist.all_reduce(t(1))
+    dist.barrier()
+    assert [entry.op for entry in ring()] == ["barrier"]
+
+
+def test_sizes_that_cannot_be_kept_are_torchs_concern_and_do_not_end_the_recording(
+    reporter, ring, world
+):
+    class Symbolic:
+        shape = ([],)
+        dtype = torch.float32
+
+    with pytest.raises(TypeError):
+        dist.all_gather([Symbolic()], t(1))
+    dist.barrier()
+    assert ring()[-1].op == "barrier"
+
+
+def test_code_that_is_made_without_end_is_not_kept(reporter, world):
+    made = []
+    for n in range(5000):
+        space = {"call": dist.barrier}
+        exec(compile(f"def f{n}(): call()", "/made.py", "exec"), space)
+        space[f"f{n}"]()
+        made.append(weakref.ref(space[f"f{n}"].__code__))
+    del space
+    gc.collect()
+    assert sum(code() is not None for code in made) <= 4096

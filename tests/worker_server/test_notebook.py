@@ -89,6 +89,10 @@ def test_a_notebook_attaches_once_is_interrupted_and_restarted_and_shows_nothing
     assert (state["process"]["alive"], state["step"]["step"]) == (True, 5)
     assert state["step"]["phase"] == "other"
 
+    assert notebook.run("1 / 0") == [("error", "ZeroDivisionError")]
+    assert notebook.run("time.sleep(1.5)") == []  # a beat
+    assert requests.get(url + "/v1/last_words", timeout=20).json().get("exception") is None
+
     notebook.kernel.restart_kernel(now=True)
     notebook.cells.wait_for_ready(timeout=60)
     eventually(

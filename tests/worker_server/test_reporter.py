@@ -133,7 +133,7 @@ def train_on(reporter):
 
 def test_a_loss_that_is_no_number_does_not_reach_training(reporter):
     reporter.begin_step(0)
-    with pytest.warns(RuntimeWarning, match="lightkeeper stopped reporting"):
+    with pytest.warns(RuntimeWarning, match="lightkeeper ignores a loss"):
         reporter.end_step(0, committed=True, loss="x")
 
 
@@ -443,3 +443,54 @@ def test_ten_thousand_steps_keep_no_memory(reporter):
     steps(10_000)
     gc.collect()
     assert sys.getallocatedblocks() - before < 100
+
+
+class OnADevice:
+    """A number that is not on this host."""
+
+    device = SimpleNamespace(type="cuda")
+    read = False
+
+    def __float__(self):
+        self.read = True
+        return 1.0
+
+    __int__ = __float__
+
+
+def test_a_loss_on_a_device_is_not_read_for_the_rank_would_wait(reporter, read):
+    loss = OnADevice()
+    why = "a loss .* on cuda, and reading it would make the rank wait"
+    with pytest.warns(RuntimeWarning, match=why) as seen:  # noqa: PT031
+        for step in range(3):
+            reporter.step(step, loss=loss)
+    assert not loss.read
+    assert len(seen) == 1
+    assert (read().step, read().commits, read().loss) == (2, 3, None)
+
+
+@pytest.mark.parametrize("tokens", [-5, 2**70, "many", OnADevice()], ids=str)
+def test_tokens_that_cannot_be_added_up_are_left_out(reporter, read, tokens):
+    reporter.step(0, tokens=7)
+    with pytest.warns(RuntimeWarning, match="ignores tokens"):
+        reporter.step(1, tokens=tokens)
+    reporter.step(2, tokens=7)
+    assert (read().step, read().tokens) == (2, 14)
+
+
+@pytest.mark.parametrize("step", [2**70, -(2**70), float("inf"), "first"])
+def test_a_step_that_no_page_can_hold_is_left_out_and_the_next_is_not(reporter, read, step):
+    with pytest.warns(RuntimeWarning, match="ignores a step") as seen:  # noqa: PT031
+        reporter.begin_step(step)
+        reporter.end_step(step)
+    assert len(seen) == 1
+    reporter.begin_step(1)
+    reporter.end_step(1)
+    assert (read().committed_step, read().commits) == (1, 1)
+
+
+def test_scalars_of_torch_are_numbers_even_with_a_gradient(reporter, read):
+    torch = pytest.importorskip("torch")
+    loss = torch.tensor([2.5], requires_grad=True) * 2
+    reporter.step(torch.tensor(3), loss=loss, tokens=torch.tensor(9))
+    assert (read().step, read().loss, read().tokens) == (3, 5.0, 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -31,7 +32,8 @@ from torchft.process_group import (  # noqa: E402
 )
 
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives, torchft_hook  # noqa: E402
+from worker_server import collectives, torchft_groups, torchft_hook  # noqa: E402
+from worker_server.page import layout  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402
 from worker_server.reporter import Reporter  # noqa: E402
@@ -181,6 +183,15 @@ def test_a_call_is_open_until_its_work_was_waited_for(gloo, ring):
     assert work.wait()
     assert work.get_future().wait() is not None
     assert ring()[0].exit_age_s is not None
+
+
+def test_works_that_nobody_waits_for_are_not_kept_for_ever(gloo, reporter):
+    kept = []
+    for _ in range(3):
+        for _ in range(layout.RING_SLOTS):
+            gloo.barrier()
+        kept.append(sum(type(one) is torchft_groups.Entry for one in gc.get_objects()))
+    assert kept[2] <= kept[0] + 10
 
 
 def test_lists_of_lists_and_roots_are_read(gloo, ring):

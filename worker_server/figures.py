@@ -1,0 +1,64 @@
+"""Figures as training loops hand them in: numbers, or what holds one and may be far away.
+
+To read a number off a GPU (or out of a JAX array) makes the host wait for all that was launched
+before: a loop that does that does it itself, and not because of us.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+MOST: Final = 2**61
+LEAST: Final = -MOST
+"""What a word of the page holds, with room for what is added up."""
+
+
+class OddFigureError(ValueError):
+    """It cannot be reported; the message says why."""
+
+
+def to_float(value: Any) -> float:
+    """The number.
+
+    Raises:
+        OddFigureError: it is none, or reading it would make the rank wait.
+    """
+    try:
+        return float(_near(value))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
+        raise OddFigureError(str(exc)) from exc
+
+
+def to_int(value: Any) -> int:
+    """The whole number.
+
+    Raises:
+        OddFigureError: it is none, is too large, or reading it would make the rank wait.
+    """
+    try:
+        number = int(_near(value))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
+        raise OddFigureError(str(exc)) from exc
+    if not LEAST < number < MOST:
+        raise OddFigureError("it is beyond 64 bits")
+    return number
+
+
+def to_count(value: Any) -> int:
+    """The whole number, which is added to others.
+
+    Raises:
+        OddFigureError: as `to_int`, or it is negative.
+    """
+    number = to_int(value)
+    if number < 0:
+        raise OddFigureError("what is counted only grows")
+    return number
+
+
+def _near(value: Any) -> Any:
+    device = getattr(value, "device", None)
+    place = getattr(device, "type", device)
+    if place is not None and place != "cpu":
+        raise OddFigureError(f"it is on {place}, and reading it would make the rank wait")
+    return value.detach() if getattr(value, "requires_grad", False) is True else value
