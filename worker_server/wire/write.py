@@ -100,7 +100,8 @@ def _object(value: Any, digits: int, but: tuple[str, ...] = ()) -> dict[str, Any
     whatever it meets.)
     """
     names = (one.name for one in fields(value) if one.name not in but)
-    return _plain({name: getattr(value, name) for name in names}, digits)
+    pairs = ((name, getattr(value, name)) for name in names)
+    return {name: _plain(item, digits) for name, item in pairs if item is not None}
 
 
 def _plain(value: Any, digits: int) -> Any:
