@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from prometheus_client import generate_latest
 
 from tests.worker_server.test_page import enter, identity, write_step
 from worker_server import wire
+from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
 from worker_server.run_dir import RankFiles
@@ -251,3 +253,43 @@ def test_a_control_plane_that_says_no_is_asked_again_at_once(bench):
     bench.box.flight_record()
     bench.box.flight_record()
     assert bench.torch.asked == 2
+
+
+STRAY = {
+    "text": b"1*99999;",
+    "letters": b"xxxxxxxx",
+    "ones": b"\xff" * 8,
+    "most": b"\xff" * 7 + b"\x7f",
+    "least": b"\0" * 7 + b"\x80",
+    "spans": b"0-999999",
+}
+PLACES = {
+    "header": (layout.W_CLOSED * 8, layout.IDENTITY_OFFSET),
+    "step": (layout.PHASE_WORD * 8, layout.GROUP_OFFSET),
+    "groups": (layout.GROUP_OFFSET, layout.GROUP_OFFSET + layout.GROUP_BYTES),
+    "members": (
+        layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES, layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES
+        + layout.GROUP_MEMBERS_BYTES,
+    ),
+    "shapes": (
+        layout.RING_OFFSET + layout.RING_SLOT_BYTES - 8 - layout.RING_SHAPES_BYTES,
+        layout.RING_OFFSET + layout.RING_SLOT_BYTES - 8,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stray", STRAY)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_page_that_the_rank_wrote_over_by_mistake_still_gets_answers(page, bench, stray, place):
+    for _ in range(3):
+        enter(page, page.group_row("default", 2, (0, 1)))
+    write_step(page, 5)
+    begin, end = PLACES[place]
+    page._bytes[begin:end] = STRAY[stray] * ((end - begin) // 8)
+    box = bench.box
+    answers = [box.state(), box.steps(), box.flight_record(), box.last_words()]
+    for answer in answers:
+        json.dumps(wire.to_json(answer), allow_nan=False)
+    wire.parse_state(wire.to_json(answers[0]))
+    generate_latest(make_registry(box.state, lambda: "", box.follower))
+    box.tick()
