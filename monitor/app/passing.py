@@ -1,9 +1,9 @@
 """A rank's own endpoints, for browsers that can reach the monitor but not the rank.
 
-The monitor asks with its token, so it asks for whoever may know it: on loopback for everybody, bound
-to anything else for those who have the token, unless it was started with --open-reads. What costs
-the rank something needs the token always. (What the monitor itself says of ranks, on its page and
-in its snapshot, needs none: launchers and Prometheus read that.)
+The monitor asks with its token, so it asks for those only who may read the rank: on loopback for
+everybody, bound to anything else for who has the token, unless it was started with --open-reads.
+What costs the rank something needs the token always. (What the monitor itself says of ranks, on
+its page and in its snapshot, needs none: launchers and Prometheus read that.)
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ _RECORD: Final = _object(
         "torch_age_s": _SECONDS,
         "torch_error": _TEXT,
         "torch_only": _list(_WHOLE),
-        "cursor": _says("give it back as ?since=", _TEXT),
+        "cursor": _says("RING.TORCH.MOMENT: give it back as ?since=", _TEXT),
         "sources": _map(_TEXT),
     },
 )
