@@ -50,6 +50,8 @@ class Options:
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     """Authorities to trust for https; None: those that the system trusts."""
+    open_reads: bool = False
+    """Whether ranks may be read through the monitor without the token wherever it is bound."""
     patience: Patience = field(default_factory=Patience)
 
 
@@ -162,6 +164,8 @@ class Service:
             tick_s=parts.config.tick_s,
             version=version,
             token=self._options.token,
+            loopback=is_loopback(parse_bind(self._options.bind)[0]),
+            open_reads=self._options.open_reads,
         )
 
 

@@ -134,13 +134,25 @@ def for_sidecar(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _token(environ: Mapping[str, str]) -> str | None:
+    """The token; no message of ours has a part of it."""
     path = environ.get("LIGHTKEEPER_TOKEN_FILE")
     if not path:
-        return environ.get("LIGHTKEEPER_TOKEN", "").strip() or None
+        return _plain_token("LIGHTKEEPER_TOKEN", environ.get("LIGHTKEEPER_TOKEN", "")) or None
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
+        token = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: not a text") from exc
     except (OSError, ValueError) as exc:
         raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path}: {exc}") from exc
+    token = _plain_token(f"LIGHTKEEPER_TOKEN_FILE={path}", token)
     if not token:
         raise SettingError(f"LIGHTKEEPER_TOKEN_FILE={path} is empty")
+    return token
+
+
+def _plain_token(name: str, text: str) -> str:
+    """What travels in a header: clients do not agree on how to send anything but ASCII there."""
+    token = text.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise SettingError(f"{name} is no token: expected one line of plain ASCII characters")
     return token

@@ -12,6 +12,7 @@ open to others) the next one is taken, and said.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
@@ -31,6 +32,9 @@ _LOG_KEPT_S = 86_400.0
 _ROOM_BYTES = 192 * 1024
 """Two logs of 64 KiB, the endpoint file twice while it is replaced, and a rest."""
 _COMING_S = 60.0
+_BEATLESS_S = 600.0
+"""A rank that beats once a second and did not for so long, beside no sidecar, is gone, where its
+process cannot be looked for."""
 T = TypeVar("T")
 
 
@@ -176,6 +180,45 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
+def pid_namespace() -> int | None:
+    """Which processes can be seen from here. Containers that share /dev/shm (`--ipc=host`) share
+    the run directory and do not see each other's.
+    """
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def is_elsewhere(endpoint: Mapping[str, Any]) -> bool:
+    """Whether the rank's processes cannot be seen from here: not seeing them then says nothing."""
+    told = endpoint.get("pid_namespace")
+    return told is not None and told != pid_namespace()
+
+
+def hold(page: Path) -> int | None:
+    """Lock a page for as long as this process lives: others see that from any PID namespace."""
+    with contextlib.suppress(OSError):  # a file system without locks
+        fd = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return fd
+    return None
+
+
+def _is_held(page: Path) -> bool:
+    try:
+        fd = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True  # nobody knows
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def sweep(run_dir: Path) -> int:
     """Remove the files of ranks that are gone and whose sidecar is gone; how many ranks."""
     removed = 0
@@ -191,8 +234,13 @@ def sweep(run_dir: Path) -> int:
             continue
         if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
             continue
-        if not endpoint and _age_s(path) < _COMING_S:
+        beat_age_s = page.beat_age_s(time.monotonic_ns())  # 0: of a former boot of this machine
+        if not endpoint and (_age_s(path) < _COMING_S or 0 < beat_age_s < _COMING_S):
             continue  # it died at once: its sidecar is on its way
+        if is_elsewhere(endpoint) and 0 < beat_age_s < _BEATLESS_S:
+            continue
+        if _is_held(path):
+            continue
         files.remove()
         removed += 1
     for log in run_dir.glob("*.log*"):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import logging
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from flask import Response, request
 from werkzeug.exceptions import HTTPException
+
+from monitor.app.desk import the_desk
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +98,43 @@ def check_token(token: str) -> None:
     told = given.strip().encode("utf-8", "surrogateescape")
     if scheme.lower() != "bearer" or not hmac.compare_digest(told, token.encode()):
         raise Refusal(401, "wrong or missing token: send 'Authorization: Bearer TOKEN'")
+
+
+def check_reader() -> None:
+    """The request may read ranks through the monitor, which asks them with its own token.
+
+    The ranks' own rule (`worker_server.sidecar.guard`): a token, but on loopback a `Host` that
+    names this machine will do. Without that, a page of any web site, whose name resolves to
+    127.0.0.1 (DNS rebinding), would read along.
+
+    Raises:
+        Refusal: 401 or 403.
+    """
+    desk = the_desk()
+    if desk.open_reads or (desk.loopback and _names_this_machine(request.host)):
+        return
+    if desk.token is None:  # only on loopback
+        raise Refusal(403, "the Host header names another host: ask by IP address or as localhost")
+    try:
+        check_token(desk.token)
+    except Refusal as exc:
+        raise Refusal(
+            401, "pages of ranks need the monitor's token here: curl -H 'Authorization: Bearer "
+            f"TOKEN' {request.base_url}, or ask a monitor bound to 127.0.0.1 (ssh -L), or start "
+            "it with --open-reads",
+        ) from exc  # fmt: skip
+
+
+def _names_this_machine(host: str) -> bool:
+    name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    own = socket.gethostname().lower()
+    if not name or name in ("localhost", own, own.partition(".")[0]):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_origin() -> None:

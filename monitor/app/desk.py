@@ -34,6 +34,10 @@ class Desk:
     tick_s: float
     version: str
     token: str | None = field(default=None, repr=False)
+    loopback: bool = True
+    """Whether only this machine can reach the monitor."""
+    open_reads: bool = False
+    """Whether anybody who reaches the monitor may read ranks through it."""
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

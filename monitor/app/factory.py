@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flask import Flask, Response, send_from_directory
+from flask import Flask, Response
 
 from monitor.app.answers import BODY_MAX_BYTES, refuse
 from monitor.app.changing import changing
@@ -23,9 +23,13 @@ def create_app(desk: Desk) -> Flask:
     for routes in (reading, changing, passing):
         app.register_blueprint(routes)
 
+    html = (_STATIC / "page.html").read_text(encoding="utf-8")
+    if not (desk.loopback or desk.open_reads):
+        html = html.replace("<body>", '<body class="guarded">')  # a link carries no token
+
     @app.get("/")
     def page() -> Response:
-        return send_from_directory(_STATIC, "page.html")
+        return Response(html, content_type="text/html; charset=utf-8")
 
     @app.after_request
     def harden(response: Response) -> Response:

@@ -1,7 +1,9 @@
 """A rank's own endpoints, for browsers that can reach the monitor but not the rank.
 
-The monitor asks with its token. What is read may be read by whoever may read the monitor; what
-costs the rank something needs the monitor's token.
+The monitor asks with its token, so it asks for those only who may read the rank: on loopback for
+everybody, bound to anything else for who has the token, unless it was started with --open-reads.
+What costs the rank something needs the token always. (What the monitor itself says of ranks, on
+its page and in its snapshot, needs none: launchers and Prometheus read that.)
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
-from monitor.app.answers import Refusal, check_origin, check_token
+from monitor.app.answers import Refusal, check_origin, check_reader, check_token
 from monitor.app.desk import the_desk
 from monitor.fetch import FetchError, Question
 from monitor.names import RankName
@@ -87,6 +89,7 @@ def profile(rank: str) -> Response:
 @passing.get("/v1/ranks/<rank>/<what>")
 def passed(rank: str, what: str) -> Response:
     """One page of one rank."""
+    check_reader()
     page = _PAGES.get(what)
     if page is None:
         raise Refusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}, profile")

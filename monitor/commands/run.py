@@ -80,6 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: LIGHTKEEPER_CA_FILE, else whom the system trusts)",
     )
     parser.add_argument(
+        "--open-reads",
+        action="store_true",
+        default=os.environ.get("LIGHTKEEPER_OPEN_READS") == "1",
+        help="bound to more than loopback, pass pages of ranks (stacks, flight records, last words "
+        "...) also to those who have no token (default: LIGHTKEEPER_OPEN_READS=1)",
+    )
+    parser.add_argument(
         "--targets",
         type=Path,
         metavar="FILE",
@@ -153,6 +160,7 @@ def _options(args: argparse.Namespace) -> Options:
         targets=args.targets,
         token=read_token(args.token_file),
         ca_file=args.ca_file,
+        open_reads=args.open_reads,
         patience=Patience(quarantine_s=last_s),
     )
 

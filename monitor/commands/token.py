@@ -29,7 +29,10 @@ def read_token(path: Path | None) -> str | None:
     named = os.environ.get("LIGHTKEEPER_TOKEN_FILE")
     path = path or (Path(named) if named else None)
     if path is None:
-        return os.environ.get("LIGHTKEEPER_TOKEN", "").strip() or None
+        token = os.environ.get("LIGHTKEEPER_TOKEN", "").strip()
+        if not token.isprintable() or not token.isascii():
+            raise CommandError("LIGHTKEEPER_TOKEN is no token: expected one plain line", USAGE)
+        return token or None
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 
 from tests.worker_server.test_page import enter, write_step
 from worker_server import wire
+from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.control_plane import ControlPlaneError, SilentError
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken
 
@@ -43,9 +46,12 @@ class FakeTorch:
         self.asked = 0
         self.error = None
         self.record = None
+        self.silent = False
 
     def flight_record(self, timeout_s=2.0):
         self.asked += 1
+        if self.silent:
+            raise SilentError("fr_trace_json: no answer within 2 s")
         if self.error:
             raise ControlPlaneError(self.error)
         return self.record or {"entries": [self.asked]}
@@ -206,3 +212,78 @@ def test_metrics_of_a_rank_that_never_reported_have_no_step(bench):
     text = generate_latest(make_registry(bench.box.state, lambda: "")).decode()
     assert "lightkeeper_rank_alive" in text
     assert "lightkeeper_rank_step" not in text
+
+
+def test_a_stopped_rank_is_not_asked_for_torchs_record_and_the_answer_says_so(bench):
+    bench.box.flight_record()
+    bench.process.state = "T"
+    bench.box._kept = replace(bench.box._kept, taken_s=0.0)  # older than a second
+    record = bench.box.flight_record()
+    assert (bench.torch.asked, record.torch) == (1, {"entries": [1]})
+    assert record.torch_error == "the rank is stopped (state T): it was not asked"
+    with pytest.raises(ControlPlaneError, match="stopped"):
+        bench.box.wait_counters()
+    bench.process.state = "S"
+    assert bench.box.flight_record().torch_error is None
+    assert bench.torch.asked == 2
+
+
+def test_a_control_plane_that_did_not_answer_is_left_alone_for_a_while(bench):
+    bench.torch.silent = True
+    assert bench.box.flight_record().torch_error == "fr_trace_json: no answer within 2 s"
+    record = bench.box.flight_record()
+    assert bench.torch.asked == 1
+    assert record.torch_error.startswith("fr_trace_json: no answer within 2 s, 0.")
+    with pytest.raises(ControlPlaneError, match="not asked again within 15 s"):
+        bench.box.wait_counters()
+    since_s, why = bench.box._silence
+    bench.box._silence = since_s - 16.0, why
+    bench.torch.silent = False
+    assert bench.box.flight_record().torch_error is None
+
+
+def test_a_control_plane_that_says_no_is_asked_again_at_once(bench):
+    bench.torch.error = "HTTP 500"
+    bench.box.flight_record()
+    bench.box.flight_record()
+    assert bench.torch.asked == 2
+
+
+STRAY = {
+    "text": b"1*99999;",
+    "letters": b"xxxxxxxx",
+    "ones": b"\xff" * 8,
+    "most": b"\xff" * 7 + b"\x7f",
+    "least": b"\0" * 7 + b"\x80",
+    "spans": b"0-999999",
+}
+PLACES = {
+    "header": (layout.W_CLOSED * 8, layout.IDENTITY_OFFSET),
+    "step": (layout.PHASE_WORD * 8, layout.GROUP_OFFSET),
+    "groups": (layout.GROUP_OFFSET, layout.GROUP_OFFSET + layout.GROUP_BYTES),
+    "members": (
+        layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES, layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES
+        + layout.GROUP_MEMBERS_BYTES,
+    ),
+    "shapes": (
+        layout.RING_OFFSET + layout.RING_SLOT_BYTES - 8 - layout.RING_SHAPES_BYTES,
+        layout.RING_OFFSET + layout.RING_SLOT_BYTES - 8,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stray", STRAY)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_page_that_the_rank_wrote_over_by_mistake_still_gets_answers(page, bench, stray, place):
+    for _ in range(3):
+        enter(page, page.group_row("default", 2, (0, 1)))
+    write_step(page, 5)
+    begin, end = PLACES[place]
+    page._bytes[begin:end] = STRAY[stray] * ((end - begin) // 8)
+    box = bench.box
+    answers = [box.state(), box.steps(), box.flight_record(), box.last_words()]
+    for answer in answers:
+        json.dumps(wire.to_json(answer), allow_nan=False)
+    wire.parse_state(wire.to_json(answers[0]))
+    generate_latest(make_registry(box.state, lambda: "", box.follower))
+    box.tick()

@@ -19,6 +19,22 @@ def test_a_token_is_not_shown_when_settings_are_printed():
     assert "hush" not in repr(Settings(token="hush"))
 
 
+@pytest.mark.parametrize(
+    "token",
+    ["hüsh", "hush\nhush", "hush\x00", "\udcffhush"],
+    ids=["accent", "lines", "nul", "bytes"],
+)
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(tmp_path, token):
+    (tmp_path / "token").write_bytes(token.encode(errors="surrogateescape"))
+    for environ in (
+        {"LIGHTKEEPER_TOKEN": token},
+        {"LIGHTKEEPER_TOKEN_FILE": str(tmp_path / "token")},
+    ):
+        with pytest.raises(SettingError, match="LIGHTKEEPER_TOKEN") as refused:
+            Settings.from_environ(environ, 0)
+        assert "sh" not in str(refused.value).removeprefix(str(tmp_path)).partition(" is no")[2]
+
+
 def test_the_port_is_the_base_plus_the_group_rank():
     assert Settings.from_environ({"LIGHTKEEPER_PORT_BASE": "9100"}, 3).port == 9103
     assert Settings.from_environ({}, 3).port == 0

@@ -14,11 +14,15 @@ import pytest
 from tests.waiting import wait_for
 from tests.worker_server.boxes import IDENTITY, PROCESS
 from worker_server import wire
+from worker_server.page import layout
 from worker_server.page.writer import PageWriter
 from worker_server.run_dir import RankFiles, start_ticks
 from worker_server.sidecar.host import HostPort, HostView
 from worker_server.sidecar.listening import listening_socket
 
+ELSEWHERE = {
+    "url": "http://10.0.0.7:9", "sidecar_pid": 2**22 - 1, "sidecar_ticks": 1, "pid_namespace": 1,
+}  # fmt: skip
 OWN = wire.StateReport(IDENTITY, PROCESS, None)
 
 
@@ -105,6 +109,24 @@ def test_a_sidecar_that_is_gone_has_no_url(host):
     assert entry.report.process.alive
 
 
+def test_a_rank_in_another_container_is_not_told_dead_because_it_cannot_be_seen(host):
+    files = host.add(pid=2**22 - 1)
+    files.write_endpoint(ELSEWHERE)
+    host.pages[-1].beat()
+    (entry,) = host.entries()
+    assert entry.report.process.alive
+    assert entry.url == ELSEWHERE["url"]
+
+
+def test_whether_a_deaf_rank_in_another_container_lives_is_left_to_its_own_sidecar(host):
+    files = host.add(pid=2**22 - 1)
+    files.write_endpoint(ELSEWHERE)
+    host.pages[-1]._words[layout.W_BEAT] = 1
+    (entry,) = host.entries()
+    assert (entry.report, entry.url) == (None, ELSEWHERE["url"])
+    assert "another PID namespace" in entry.error
+
+
 @pytest.mark.parametrize("spoil", ["empty", "noise", "cut"])
 def test_a_page_that_cannot_be_read_spoils_its_own_entry_only(host, spoil):
     host.add("rg_1", 0)
@@ -118,6 +140,23 @@ def test_a_page_that_cannot_be_read_spoils_its_own_entry_only(host, spoil):
     assert good.report is not None
     assert (spoiled.rank, spoiled.report) == ("rg_1.1", None)
     assert spoiled.error
+
+
+def test_a_page_that_is_cut_while_it_is_read_spoils_its_own_entry_only(host):
+    host.add("rg_1", 0)
+    bad = host.add("rg_1", 1)
+    assert all(one.report for one in host.entries())
+    os.truncate(bad.page, 4096)
+    good, spoiled = host.entries()  # reading on would be a SIGBUS
+    assert good.report is not None
+    assert "has 4096 bytes" in spoiled.error
+
+
+def test_a_page_with_an_impossible_pid_spoils_its_own_entry_only(host):
+    host.add("rg_1", 0)
+    host.add("rg_1", 1, pid=2**40)
+    good, _ = host.entries()
+    assert good.report is not None
 
 
 def test_a_page_of_no_name_has_an_entry_too(host):

@@ -230,3 +230,13 @@ def test_output_and_exit_code_are_the_same_with_and_without_us(run_dir, snippet)
         )  # fmt: skip
         ways.append((done.returncode, done.stdout, re.sub("0x[0-9a-f]+", "N", done.stderr)))
     assert ways[0] == ways[1]
+
+
+def test_a_stderr_that_has_not_changed_is_not_asked_for_again_of_its_file_system(tmp_path):
+    log = tmp_path / "err"
+    log.write_text("last\n")
+    tail = StderrTail(7, FakeProc(tmp_path, log).root)
+    tail.look()
+    log.unlink()  # looking through the link fails from now on; on NFS it could wait for ever
+    tail.look()
+    assert tail.read()[0].text == "last\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,8 @@ def application(environ, start_response):
     if path == "/slow":
         environ["wsgi.input"].read()
         time.sleep(0.4)
-    body = BIG if path == "/big" else f"{environ['REMOTE_ADDR']} {path}\n".encode()
+    big = {"/big": BIG, "/record": BIG[: 3 << 20]}
+    body = big[path] if path in big else f"{environ['REMOTE_ADDR']} {path}\n".encode()
     start_response("200 OK", [("Content-Length", str(len(body))), ("Content-Type", "text/plain")])
     return [body]
 
@@ -194,3 +196,14 @@ def test_any_bind_listens(host):
 def test_as_many_connections_as_files_allow():
     assert connections_that_fit(100) == 100
     assert 8 <= connections_that_fit(10**9) < 10**9
+
+
+def test_a_full_flight_record_needs_no_room_on_a_disk(served, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")  # as full, or read-only
+    connection = http.client.HTTPConnection("127.0.0.1", served().server.port, timeout=10)
+    connection.connect()
+    connection.auto_open = False  # an answer that went wrong inside closes the connection
+    with contextlib.closing(connection):
+        for _ in range(2):
+            connection.request("GET", "/record")
+            assert len(connection.getresponse().read()) == 3 << 20

@@ -10,6 +10,7 @@ import pytest
 
 from tests.worker_server.boxes import IDENTITY, WITH_TOKEN, FakeBox, app_of, host_report
 from worker_server import wire
+from worker_server.sidecar.answers import in_json, in_text
 from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.evict import Eviction
 from worker_server.sidecar.help import LINES
@@ -193,3 +194,19 @@ def test_a_body_over_the_limit_is_one_line_of_json(client):
     order = json.dumps({"reason": "x" * 17_000})
     answer = client.post(wire.PATH_EVICT, data=order, headers=WITH_TOKEN)
     assert (answer.status_code, list(answer.json)) == (413, ["error"])
+
+
+def test_a_path_that_is_no_utf8_costs_its_own_characters_and_not_the_answer():
+    answer = in_json({"source": "/logs/\udcff.err"})
+    assert answer.json == {"source": "/logs/?.err"}
+    assert in_text("/logs/\udcff.err").data == b"/logs/?.err"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1//state", "/v1/state/", "/v1/./state", "/v1/x/../evict", "/V1/state", "/v1//evict"]
+)
+def test_a_path_that_is_not_ours_is_not_found_rather_than_mended(path):
+    client = app_of(FakeBox()).test_client()
+    for method in ("GET", "HEAD", "POST"):
+        answer = client.open(path, method=method)
+        assert (answer.status_code, answer.headers.get("Location")) == (404, None)

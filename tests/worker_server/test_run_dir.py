@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from worker_server.run_dir import RunDirError, candidates, check_room, first_usable
+from worker_server.page import layout
+from worker_server.page.writer import PageWriter
+from worker_server.run_dir import (
+    RankFiles,
+    RunDirError,
+    candidates,
+    check_room,
+    first_usable,
+    hold,
+    pid_namespace,
+    sweep,
+)
+from worker_server.wire import GroupName, Host, Identity
 
 NAME = f"lightkeeper-{os.getuid()}"
 
@@ -88,3 +101,48 @@ def test_a_failure_that_is_not_the_places_fault_is_not_tried_elsewhere(tmp_path)
 
 def test_room_for_the_sidecars_files_is_looked_for(tmp_path):
     check_room(tmp_path)
+
+
+@pytest.fixture
+def gone(tmp_path):
+    """The page of a rank that nobody sees from here, with no sidecar that anybody sees."""
+    who = Identity("job", GroupName("rg_1"), 0, 1, Host("h"), 2**22 - 1, "abc")
+    files = RankFiles.of(tmp_path, who.rank, who.incarnation)
+    page = PageWriter.create(files.page, who, 1)
+    page._words[layout.W_BEAT] = time.monotonic_ns() - 10**12
+    files.write_endpoint({"sidecar_pid": 2**22 - 1, "sidecar_ticks": 1,
+                          "pid_namespace": pid_namespace()})  # fmt: skip
+    return files, page
+
+
+def test_what_a_dead_rank_left_is_swept(gone):
+    files, _ = gone
+    assert sweep(files.page.parent) == 1
+    assert not files.page.exists()
+
+
+def test_a_page_that_a_sidecar_holds_is_not_swept_wherever_it_runs(gone):
+    files, _ = gone
+    fd = hold(files.page)
+    assert sweep(files.page.parent) == 0
+    os.close(fd)
+    assert sweep(files.page.parent) == 1
+
+
+def test_a_rank_of_another_container_is_swept_only_when_it_has_not_beaten_for_long(gone):
+    files, page = gone
+    files.write_endpoint({"sidecar_pid": 2**22 - 1, "sidecar_ticks": 1, "pid_namespace": 1})
+    page.beat()
+    assert sweep(files.page.parent) == 0
+    page._words[layout.W_BEAT] = 1
+    assert sweep(files.page.parent) == 1
+
+
+def test_a_beating_rank_whose_sidecar_has_not_come_is_not_swept(gone):
+    files, page = gone
+    files.endpoint.unlink()
+    os.utime(files.page, (1, 1))
+    page.beat()
+    assert sweep(files.page.parent) == 0
+    page._words[layout.W_BEAT] = 1
+    assert sweep(files.page.parent) == 1

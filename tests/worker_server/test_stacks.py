@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.waiting import wait_for
 from tests.worker_server.test_black_box import Bench
 from worker_server import wire
 from worker_server.frames import stacks_text
@@ -206,3 +207,25 @@ def test_a_hang_is_told_once_and_the_next_not_within_a_minute():
     assert watch.begins(process(), step(progress=5), (), 201.0)
     assert not watch.begins(process(), step(progress=6), (), 230.0)
     assert watch.begins(process(), step(progress=6), (), 261.0)
+
+
+def test_a_py_spy_that_cannot_even_be_killed_holds_nobody_for_ever():
+    over, started = threading.Event(), []
+
+    def hang(command, **_):
+        started.append(command)
+        over.wait(30)
+        raise OSError("at last")
+
+    stacks = Stacks(
+        7, find=lambda: "py-spy", clock=iter(range(99)).__next__, limit_s=-0.9, run=hang
+    )
+    with pytest.raises(StacksError, match="took more than"):
+        stacks.take(pause=True)
+    with pytest.raises(StacksError, match="hangs in the kernel"):
+        stacks.take(pause=True)
+    assert len(started) == 1
+    over.set()
+    wait_for(lambda: not stacks._stuck.is_alive(), within_s=10, what="it comes back")
+    with pytest.raises(StacksError, match="does not start: at last"):
+        stacks.take(pause=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_server import wire
+from worker_server.sidecar.answers import in_json
 
 WHO = wire.Identity("job", wire.GroupName("rg_1"), 0, 2, wire.Host("h"), 7, "abc")
 PLAIN_JSON = st.recursive(
@@ -52,12 +53,25 @@ def states(draw):
     )
 
 
-@pytest.mark.parametrize("commits", [0, 3])
+@pytest.mark.parametrize("commits", [0, 3, 9])
+@pytest.mark.parametrize("failures", [0, 6])
 @pytest.mark.parametrize("committed_step", [None, 6, 7, 8])
-def test_the_committed_step_survives_the_wire_whatever_is_left_out(commits, committed_step):
-    step = wire.StepState(7, 9, 1, "data", 0.0, commits, committed_step=committed_step)
+def test_the_committed_step_survives_the_wire_whatever_is_left_out(
+    commits, failures, committed_step
+):
+    step = wire.StepState(
+        7, 9, 1, "data", 0.0, commits, committed_step=committed_step, commit_failures=failures
+    )
     state = wire.StateReport(WHO, wire.Process(True, "S"), step)
     assert wire.parse_state(json.loads(json.dumps(wire.to_json(state)))) == state
+
+
+def test_a_rank_that_tells_its_committed_step_although_it_is_the_expected_one_is_understood():
+    step = wire.StepState(7, 9, 1, "data", 0.0, 8, committed_step=6)
+    answer = wire.to_json(wire.StateReport(WHO, wire.Process(True, "S"), step))
+    assert "committed_step" not in answer["step"]
+    answer["step"]["committed_step"] = 6
+    assert wire.parse_state(answer).step == step
 
 
 @given(states())
@@ -135,7 +149,9 @@ def test_a_valid_answer_with_one_part_replaced_parses_or_raises_the_one_error(pa
         parse(answer)
 
 
-def test_a_state_with_eight_groups_fits_into_a_kibibyte():
+@pytest.mark.parametrize("committed", [123_455, 123_456], ids=["in a step", "between two steps"])
+def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed):
+    unfinished = committed < 123_456
     seconds = {  # a day and a half of training
         "init": 27.12345, "other": 312.12345, "data": 512.12345, "forward": 31234.12345,
         "backward": 61234.12345, "communication": 30123.12345, "optimizer": 4123.12345,
@@ -145,14 +161,15 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte():
                       "0123456789"),
         wire.Process(True, "S", 40, 123_456_789_012, None, 0.1234),
         wire.StepState(
-            123_456, 123_460, 9_876_543, "communication", 0.0123, 123_455, 1.2345,
+            123_456, 123_456, 9_876_543, "communication", 0.0123, committed, 1.2345,
             wire.ReplicaId("rg_12:0b6ab4a1-2a5c-4a8d-9d6c-0e6a2d3f4b5c"), 123, 16, False, False,
-            2.34567, True, 123_456_789_012, seconds, 123_455,
+            2.34567, True, 123_456_789_012, seconds, committed,
         ),
         tuple(
-            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_677, "all_gather", 0.12, 12_345_678)
+            wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_678 - unfinished, "all_gather", 0.12,
+                           12_345_678 * unfinished)
             for n in range(8)
         ),
     )  # fmt: skip
-    size = len(json.dumps(wire.to_json(state), separators=(",", ":")))
+    size = len(in_json(wire.to_json(state)).data)
     assert size <= 1024

@@ -21,6 +21,7 @@ reader see a mix for some nanoseconds; values are bounds-checked, so that costs 
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Final
 
@@ -181,6 +182,11 @@ NOTE_CUT: Final = "\n... cut"
 TOTAL_BYTES: Final = NOTE_OFFSETS[NOTE_EXCEPTION] + 2 * NOTE_SLOT_BYTES[NOTE_EXCEPTION]
 
 
+_MAX_MEMBERS: Final = 1_000_000
+_MAX_SHAPES: Final = 100_000
+"""More is a page that is spoiled: it must not take the reader's memory."""
+
+
 class PageError(Exception):
     """The file is not a page of this version, or not a whole one."""
 
@@ -213,12 +219,18 @@ def encode_members(ranks: list[int] | tuple[int, ...]) -> str:
 
 
 def decode_members(text: str) -> tuple[int, ...]:
-    """Inverse of `encode_members`."""
+    """Inverse of `encode_members`; nothing, when a stray write of the rank's went over it."""
     ranks: list[int] = []
-    for piece in filter(None, text.split(",")):
-        span, _, stride = piece.partition(":")
-        first, dash, last = span.partition("-")
-        ranks.extend(range(int(first), int(last) + 1, int(stride or 1)) if dash else [int(first)])
+    try:
+        for piece in filter(None, text.split(",")):
+            span, _, stride = piece.partition(":")
+            first, dash, last = span.partition("-")
+            some = range(int(first), int(last if dash else first) + 1, int(stride or 1))
+            if len(some) + len(ranks) > _MAX_MEMBERS:
+                return ()
+            ranks.extend(some)
+    except (ValueError, OverflowError):
+        return ()
     return tuple(ranks)
 
 
@@ -247,10 +259,14 @@ def _runs(sizes: list[tuple[int, ...]]) -> list[str]:
     ]
 
 
+@functools.lru_cache(maxsize=1024)  # a program repeats itself
 def decode_shapes(text: str) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Inverse of `encode_shapes`."""
+    """Inverse of `encode_shapes`; nothing, when a stray write of the rank's went over it."""
     sizes_in, _, sizes_out = text.rstrip("~").partition(">")
-    return _shapes(sizes_in), _shapes(sizes_out)
+    try:
+        return _shapes(sizes_in), _shapes(sizes_out)
+    except ValueError:
+        return (), ()
 
 
 def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
@@ -258,5 +274,8 @@ def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
     for run in filter(None, text.split(";")):
         dims, _, count = run.partition("*")
         shape = () if dims == "s" else tuple(int(dim) for dim in dims.split("."))
-        shapes.extend([shape] * int(count or 1))
+        times = int(count or 1)
+        if times + len(shapes) > _MAX_SHAPES:
+            raise ValueError(f"{times} times {dims}")
+        shapes.extend([shape] * times)
     return tuple(shapes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,7 +68,7 @@ class PageReader(AsideReader):
     ) -> wire.StepState:
         progress, phase_id, since = phase
         names = self._phase_names()
-        name = names[phase_id] if 0 <= phase_id < len(names) else names[layout.PHASE_INIT]
+        name = names[phase_id] if 0 <= phase_id < len(names) else layout.FIRST_PHASES[0]
         started = since or self._words[layout.W_STARTED]
         begun, begun_step = self._begun()
         row = self._step_slot() or _NO_STEP
@@ -90,7 +91,7 @@ class PageReader(AsideReader):
             participants=_or_none(participants),
             healing=bool(healing),
             errored=bool(errored),
-            loss=loss if loss_kind == layout.LOSS_FINITE else None,
+            loss=loss if loss_kind == layout.LOSS_FINITE and math.isfinite(loss) else None,
             loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
             tokens=tokens,
             seconds=seconds,
@@ -123,7 +124,7 @@ class PageReader(AsideReader):
         if 0 <= running < len(spent):
             spent[running] -= max(0, min(ahead, spent[running]))
         pairs = zip(self._phase_names(), spent, strict=False)
-        return phase, {name: ns * NS for name, ns in pairs if ns}
+        return phase, {name: ns * NS for name, ns in pairs if ns > 0}
 
     def _phase_now(self) -> tuple[int, tuple[int, int]]:
         """Progress, and (phase, since); zeros are what a fresh page says."""
@@ -172,16 +173,17 @@ class PageReader(AsideReader):
         for index in range(self._group_count()):
             name, _ = self._group(index)
             size, enqueued, completed, op, entered, left, inside, _ = self._head(index)
+            enqueued = max(enqueued, completed, 0)
             since = entered if enqueued > completed else max(entered, left)
             heads.append(
                 wire.GroupHead(
                     name=name,
                     size=size,
-                    enqueued=max(enqueued, completed),
+                    enqueued=enqueued,
                     completed=completed,
                     op=self._string(op),
                     age_s=max(0, now_ns - since) * NS if since else 0.0,
-                    inside=min(inside, max(enqueued, completed)),
+                    inside=min(max(0, inside), enqueued),
                 )
             )
         return tuple(heads)
@@ -248,7 +250,7 @@ class PageReader(AsideReader):
         (group, seq, op, dtype, reduce_op, root, step, attempt, nth, site, entered, left, error,
          flags, shapes) = row  # fmt: skip
         quorum = flags >> layout.RING_QUORUM_SHIFT
-        text = bytes(shapes).split(b"\0", 1)[0].decode()
+        text = bytes(shapes).split(b"\0", 1)[0].decode(errors="replace")
         sizes_in, sizes_out = layout.decode_shapes(text)
         return wire.RingEntry(
             group=self._group(group)[0],

@@ -49,12 +49,19 @@ class Places:
 def in_json(content: Mapping[str, Any]) -> Response:
     """One line of JSON."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-    return Response(text + "\n", content_type="application/json")
+    return Response(_encode(text + "\n"), content_type="application/json")
 
 
 def in_text(content: str) -> Response:
     """Plain text."""
-    return Response(content, content_type="text/plain; charset=utf-8")
+    return Response(_encode(content), content_type="text/plain; charset=utf-8")
+
+
+def _encode(text: str) -> bytes:
+    """A path or a name that is no UTF-8 (Python keeps its bytes as lone surrogates) costs its own
+    characters and not the answer.
+    """
+    return text.encode(errors="replace")
 
 
 def refuse(exc: Exception) -> Response:

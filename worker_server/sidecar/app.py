@@ -28,11 +28,13 @@ from worker_server.sidecar.openapi import document
 from worker_server.sidecar.profile import ProfileError
 from worker_server.sidecar.stacks import StacksError
 
-THREADS = 8
+THREADS = 10
 _LOOKERS = 2
 _RECORD_READERS = 3
 _EVICTORS = 2
-"""Who looks into the rank waits for it: these leave at least one of the threads to the rest."""
+_LISTENERS = 2
+"""Who looks into the rank waits for it, and who reads what it wrote, for a file server: these leave
+at least one of the threads to the rest."""
 _MAX_BODY = 16 * 1024
 _ACTS = frozenset({wire.PATH_EVICT, wire.PATH_PROFILE})
 _log = logging.getLogger("worker_server.sidecar")
@@ -88,6 +90,7 @@ def make_app(
 ) -> Flask:
     """The WSGI application of one rank's WorkerServer."""
     app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False  # `/v1//state` is no path of ours, rather than a redirect
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.before_request(lambda: guard.may_act() if _acts() else guard.may_read())
     app.after_request(harden)
@@ -106,6 +109,7 @@ def _acts() -> bool:
 
 def _add_reports(app: Flask, box: Box, host: Callable[[], wire.HostReport]) -> None:
     """What the page and the operating system know: quick, whatever the rank does."""
+    listeners = Places(_LISTENERS, "last words")
 
     @app.get(wire.PATH_STATE)
     def state() -> Response:
@@ -120,7 +124,8 @@ def _add_reports(app: Flask, box: Box, host: Callable[[], wire.HostReport]) -> N
     @app.get(wire.PATH_LAST_WORDS)
     def last_words() -> Response:
         queries.only()
-        return in_json(wire.to_json(box.last_words()))
+        with listeners.taken():
+            return in_json(wire.to_json(box.last_words()))
 
     @app.get(wire.PATH_HOST)
     def host_report() -> Response:

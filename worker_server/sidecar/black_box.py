@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from worker_server import run_dir, wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.sidecar import known_stacks, merge
-from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
+from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError, SilentError
 from worker_server.sidecar.hang import HangWatch
 from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.pairing import ClockPairs
@@ -28,6 +28,9 @@ _RECORD_DUTY = 0.001
 """Share of one CPU of the rank that keeping torch's record may cost: a record of 2,000 entries
 takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
+_SILENCE_S = 15.0
+"""A control plane that did not answer is left alone for so long: each question costs its asker two
+seconds, and waits in the rank until it can answer. Longer would miss one that comes back."""
 _STALL_S = 5.0
 """No phase change for so long, inside a collective: keep torch's record before a watchdog or an
 operator kills the rank."""
@@ -77,6 +80,8 @@ class BlackBox:
         self._clock.read()
         self._kept: _Kept | None = None
         self._torch_error: str | None = None
+        self._silence: tuple[float, str] | None = None
+        """When torch's control plane did not answer, and what was asked."""
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
         self._stall_kept = -1
@@ -158,7 +163,8 @@ class BlackBox:
                 return
             entered = self._page.entered
             try:
-                record = self._torch.flight_record()
+                self._check_torch()
+                record = self._ask_torch(self._torch.flight_record)
             except ControlPlaneError as exc:
                 self._torch_error = str(exc)
                 return
@@ -166,13 +172,44 @@ class BlackBox:
             self._torch_error = None
             self._kept = _Kept(record, done, done - started, entered)
 
+    def _check_torch(self) -> None:
+        """Whether asking torch makes sense now; who cannot answer is not waited for.
+
+        Raises:
+            ControlPlaneError: it does not; the message says why.
+        """
+        process = self.process()
+        if not process.alive:
+            raise ControlPlaneError("the rank is dead")
+        if process.state == "T":
+            self._silence = None  # once it goes on, it answers
+            raise ControlPlaneError("the rank is stopped (state T): it was not asked")
+        if self._silence is None:
+            return
+        since_s, why = self._silence
+        age_s = time.monotonic() - since_s
+        if age_s < _SILENCE_S:
+            raise ControlPlaneError(
+                f"{why}, {age_s:.1f} s ago; not asked again within {_SILENCE_S:g} s"
+            )
+
+    def _ask_torch(self, question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            answer = question()
+        except SilentError as exc:
+            self._silence = time.monotonic(), str(exc)
+            raise
+        self._silence = None
+        return answer
+
     def wait_counters(self) -> dict[str, Any]:
         """Torch's wait counters, from the rank itself.
 
         Raises:
             ControlPlaneError: they cannot be had.
         """
-        return self._torch.wait_counters()
+        self._check_torch()
+        return self._ask_torch(self._torch.wait_counters)
 
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""

@@ -18,6 +18,10 @@ class ControlPlaneError(Exception):
     """Torch's control plane did not answer; the message says why, in one line."""
 
 
+class SilentError(ControlPlaneError):
+    """It took the question and did not answer in time: the next one would wait as long."""
+
+
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("rank", timeout=timeout_s)
@@ -78,7 +82,7 @@ class ControlPlane:
             response = connection.getresponse()
             body = response.read(_MAX_BYTES)
         except TimeoutError as exc:
-            raise ControlPlaneError(f"{handler}: no answer within {timeout_s:g} s") from exc
+            raise SilentError(f"{handler}: no answer within {timeout_s:g} s") from exc
         except (OSError, http.client.HTTPException) as exc:
             raise ControlPlaneError(f"{handler}: {exc!r}") from exc
         finally:

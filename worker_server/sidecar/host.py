@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +17,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from worker_server import run_dir, wire
+from worker_server.page import layout
 from worker_server.page.layout import PageError
 from worker_server.page.reader import PageReader
 from worker_server.sidecar.process import GoneError, PidfdProcess
 
+_BEATS_S = 3.0
+"""Beats come every second: with one this young the interpreter runs."""
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -43,10 +45,23 @@ class _Neighbour:
             self._process = None
 
     def report(self) -> wire.StateReport:
+        """Its state.
+
+        Raises:
+            LookupError: nobody can tell from here whether it lives.
+        """
         now_ns = time.monotonic_ns()
+        beat_age_s = self._page.beat_age_s(now_ns)
         process = wire.Process(alive=False, state=None)
         if self._process is not None:
-            process = self._process.look(self._page.beat_age_s(now_ns))
+            process = self._process.look(beat_age_s)
+        elif run_dir.is_elsewhere(self._files.read_endpoint() or {}):
+            if beat_age_s > _BEATS_S:
+                raise LookupError(
+                    "it runs in another PID namespace (container), and its interpreter has not "
+                    f"run for {beat_age_s:.1f} s: ask its own WorkerServer"
+                )
+            process = wire.Process(alive=True, state=None, interpreter_age_s=beat_age_s)
         return wire.StateReport(
             identity=self.identity,
             process=process,
@@ -58,7 +73,9 @@ class _Neighbour:
         """Of its own WorkerServer, as long as that lives."""
         said = self._files.read_endpoint() or {}
         url, pid, ticks = said.get("url"), said.get("sidecar_pid"), said.get("sidecar_ticks")
-        lives = isinstance(pid, int) and ticks and run_dir.start_ticks(pid) == ticks
+        lives = run_dir.is_elsewhere(said) or (
+            isinstance(pid, int) and ticks and run_dir.start_ticks(pid) == ticks
+        )
         return url if lives and isinstance(url, str) else None
 
     def close(self) -> None:
@@ -92,21 +109,28 @@ class HostView:
     def _entry(self, path: Path) -> wire.HostEntry | None:
         try:
             return self._read(path)
-        except (PageError, OSError, ValueError, LookupError, struct.error) as exc:
+        except Exception as exc:  # noqa: BLE001  whatever is wrong with one page is told in its entry
             if not path.exists():
                 return None  # its sidecar took it away just now
             self._forget(path)
-            return wire.HostEntry(_rank_of(path), None, error=" ".join(str(exc).split())[:300])
+            why = " ".join(str(exc).split())[:300] or type(exc).__name__
+            return wire.HostEntry(_rank_of(path), None, error=why)
 
     def _read(self, path: Path) -> wire.HostEntry | None:
+        size = path.stat().st_size
+        if size != layout.TOTAL_BYTES:  # reading on in what is mapped would end this process
+            raise PageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
         one = self._known.get(path)
         if one is None:
             one = self._known[path] = _Neighbour(path)
         if one.identity.job != self._identity.job:
             return None
-        ours = one.identity.incarnation == self._identity.incarnation
-        report = self._own() if ours else one.report()
-        return wire.HostEntry(one.identity.rank, one.url(), report)
+        if one.identity.incarnation == self._identity.incarnation:
+            return wire.HostEntry(one.identity.rank, one.url(), self._own())
+        try:
+            return wire.HostEntry(one.identity.rank, one.url(), one.report())
+        except LookupError as exc:
+            return wire.HostEntry(one.identity.rank, one.url(), error=str(exc))
 
     def _forget(self, path: Path) -> None:
         one = self._known.pop(path, None)

@@ -43,8 +43,15 @@ def _flag(name: str, about: str) -> _Json:
 _ACTIVE: Final = _flag("active", "1: only what is unfinished")
 _NATIVE: Final = _flag("native", "1: with C frames")
 _CURSOR: Final = _parameter(
-    "since", "`cursor` of a former answer: only what is newer",
-    {"type": "string", "minLength": 1, "maxLength": MAX_CURSOR},
+    "since",
+    "`cursor` of a former answer, RING.TORCH.MOMENT: only what was entered or left after that "
+    "answer, and what is unfinished. RING (the `id` of an entry of `ring`) and RING.TORCH (a "
+    "`record_id` of torch's, -1 for none) are taken too: what was entered after them, and what is "
+    "unfinished; what was left since does not come again. RING, TORCH and MOMENT (milliseconds of "
+    "the host's monotonic clock) are whole numbers of at most 18 digits. A cursor from the future, "
+    "so of another incarnation, gives everything.",
+    {"type": "string", "minLength": 1, "maxLength": MAX_CURSOR,
+     "examples": ["1024.2047.86400000", "1024.2047", "1024"]},
 )  # fmt: skip
 _FORMAT: Final = _parameter(
     "format", "text: a table for people", {"type": "string", "enum": ["json", "text"]}
@@ -163,7 +170,7 @@ _PATHS: Final[_Json] = {
     ),
     wire.PATH_LAST_WORDS: _read(
         "last_words", "how the process ended and what it said last", _json("LastWords"),
-        e400=_UNKNOWN,
+        e400=_UNKNOWN, e503=_BUSY,
     ),
     wire.PATH_HOST: _read(
         "host", "the states of all ranks of this host", _json("HostReport"), e400=_UNKNOWN

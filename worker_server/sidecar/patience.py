@@ -10,7 +10,7 @@ the limit the connection that has waited longest makes room for the next, once i
 at once is read before it could become the oldest, because the loop accepts few connections a turn
 and reads whatever has come at every turn.
 
-An answer is buffered (waitress spills what is over 1 MiB into a temporary file), so that a client
+An answer is buffered (waitress spills what is over 8 MiB into a temporary file), so that a client
 that reads slowly holds no thread either.
 """
 
@@ -34,6 +34,9 @@ _FULL_PAUSE_S: Final = 0.05
 _QUEUE_KEPT_S: Final = 0.01
 _ACCEPTS_A_TURN: Final = 32
 """More would let a crowd at the door keep those inside from being read."""
+_IN_MEMORY: Final = 8 << 20
+"""A full flight record has about one MiB, and must not need a disk with room: the disk may be what
+is wrong. Only a long profile has more."""
 _log = logging.getLogger("worker_server.sidecar")
 
 
@@ -252,7 +255,7 @@ class HttpServer:
         self._adjustments = Adjustments(
             threads=threads, ident=None, clear_untrusted_proxy_headers=True,
             max_request_header_size=limits.header_bytes, max_request_body_size=limits.body_bytes,
-            outbuf_high_watermark=1 << 40, log_socket_errors=False,
+            outbuf_high_watermark=1 << 40, outbuf_overflow=_IN_MEMORY, log_socket_errors=False,
             url_scheme=scheme, listen="127.0.0.1:0",
         )  # fmt: skip
         self._dispatcher = ThreadedTaskDispatcher()

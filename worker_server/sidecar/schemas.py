@@ -101,7 +101,8 @@ _STEP: Final = _object(
         "loss": _NUMBER,
         "loss_finite": _BOOL,
         "committed_step": _says(
-            "left out: the step before the one worked on, if any was committed",
+            "left out where it is to be expected, if any was committed: `step` between two "
+            "attempts (attempt == commits + commit_failures), else the one before `step`",
             {"type": ["integer", "null"]},
         ),
         "commit_failures": _COUNT,
@@ -162,7 +163,7 @@ _RECORD: Final = _object(
         "torch_age_s": _SECONDS,
         "torch_error": _TEXT,
         "torch_only": _list(_WHOLE),
-        "cursor": _says("give it back as ?since=", _TEXT),
+        "cursor": _says("RING.TORCH.MOMENT: give it back as ?since=", _TEXT),
         "sources": _map(_TEXT),
     },
 )

@@ -45,6 +45,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the rank; we outlive it
     try:
         page = PageReader(page_path)
+        run_dir.hold(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
         process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
     except (PageError, SettingError, GoneError, OSError) as exc:
@@ -93,6 +94,7 @@ def _serve(
             "incarnation": box.identity.incarnation,
             "sidecar_pid": os.getpid(),
             "sidecar_ticks": run_dir.start_ticks(os.getpid()),
+            "pid_namespace": run_dir.pid_namespace(),
         }
     )
     _log.info("rank %s (pid %d) at %s", box.identity.rank, box.identity.pid, url)

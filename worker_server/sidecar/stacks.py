@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_S = 15.0
+_KILL_S = 1.0
+"""For one that was killed to be gone."""
 _FRESH_S = 1.0
 """An answer younger than this is given again: py-spy stops the rank for a moment."""
 _TRUSTED_EXIT = 0
@@ -48,12 +50,17 @@ class Stacks:
         pid: int,
         find: Callable[[], str | None] = find_py_spy,
         clock: Callable[[], float] = time.monotonic,
+        limit_s: float = _TIMEOUT_S,
+        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
     ) -> None:
+        self._run_tool = run
+        self._limit_s = limit_s
+        self._stuck: threading.Thread | None = None
         self._pid = pid
         self._find = find
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: dict[bool, Taken | tuple[StacksError, float]] = {}
+        self._last: dict[bool, Taken | tuple[str, float]] = {}
 
     def take(self, *, pause: bool, native: bool = False) -> Taken:
         """The stacks of all Python threads.
@@ -70,12 +77,12 @@ class Stacks:
             match last:
                 case Taken() if self._clock() - last.taken_s < _FRESH_S:
                     return Taken(last.text, last.taken_s, again=True)
-                case (error, failed_s) if self._clock() - failed_s < _FRESH_S:
-                    raise error
+                case (reason, failed_s) if self._clock() - failed_s < _FRESH_S:
+                    raise StacksError(reason)
             try:
                 text = self._run(pause=pause, native=native)
             except StacksError as exc:
-                self._last[native] = exc, self._clock()
+                self._last[native] = str(exc), self._clock()
                 raise
             taken = self._last[native] = Taken(text, self._clock())
             return taken
@@ -91,19 +98,41 @@ class Stacks:
             command.append("--nonblocking")  # of a stopped one it would wait for its own stop
         if native:
             command.append("--native")
-        try:
-            done = subprocess.run(
-                command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S,
-                check=False, text=True, errors="replace",
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as exc:
-            raise StacksError(f"py-spy took more than {_TIMEOUT_S:g} s") from exc
-        except OSError as exc:
-            raise StacksError(f"py-spy does not start: {exc}") from exc
+        done = self._finish(command)
         if done.returncode != _TRUSTED_EXIT or not done.stdout.strip():
             reason = " ".join((done.stderr or done.stdout).split())[:300] or "no output"
             raise StacksError(f"py-spy failed: {reason}{_advice(reason)}")
         return done.stdout
+
+    def _finish(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """What py-spy says, within its time and ours.
+
+        It runs in a thread of its own: one that waits in the kernel (its file, or the rank's
+        memory, on a file server that is away) cannot be killed, and must not hold its asker.
+        """
+        if self._stuck is not None and self._stuck.is_alive():
+            raise StacksError("py-spy hangs in the kernel since an earlier request")
+        ended: list[subprocess.CompletedProcess[str] | Exception] = []
+
+        def run() -> None:
+            try:
+                ended.append(self._run_tool(
+                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=self._limit_s,
+                    check=False, text=True, errors="replace",
+                ))  # fmt: skip
+            except (OSError, subprocess.SubprocessError) as exc:
+                ended.append(exc)
+
+        thread = threading.Thread(target=run, name="py-spy", daemon=True)
+        thread.start()
+        thread.join(self._limit_s + _KILL_S)
+        done = ended[0] if ended else None
+        if isinstance(done, subprocess.CompletedProcess):
+            return done
+        if done is None or isinstance(done, subprocess.TimeoutExpired):
+            self._stuck = thread
+            raise StacksError(f"py-spy took more than {self._limit_s:g} s")
+        raise StacksError(f"py-spy does not start: {done}")
 
 
 def _advice(reason: str) -> str:

@@ -27,6 +27,7 @@ class StderrTail:
         self._proc = proc
         self._fd: int | None = None
         self._inode: tuple[int, int] | None = None
+        self._seen: tuple[str, str] | None = None
         self._path = ""
         self._sharers = 0
         self._problem = "it was not looked at while the rank lived"
@@ -35,12 +36,13 @@ class StderrTail:
         """Hold what stderr is now; call while the process lives. Cheap when nothing changed."""
         link = self._proc / str(self._pid) / "fd" / "2"
         try:
-            facts = link.stat()
-            if (facts.st_dev, facts.st_ino) == self._inode:
+            seen = str(link.readlink()), self._file_number()
+            if seen == self._seen:
                 return
             self._release()
-            self._inode = facts.st_dev, facts.st_ino
-            self._path = str(link.readlink())
+            facts = link.stat()
+            self._inode, self._seen = (facts.st_dev, facts.st_ino), seen
+            self._path = seen[0]
             if stat.S_ISREG(facts.st_mode):
                 self._fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 self._sharers = self._count_sharers()
@@ -53,10 +55,21 @@ class StderrTail:
         except OSError as exc:
             self._problem = f"stderr cannot be opened: {exc.strerror}"
 
+    def _file_number(self) -> str:
+        """The file's number as the kernel has it (Linux 5.14), without asking its file system: one
+        on a server that is away would hold who asks, once a second, for ever.
+        """
+        info = self._proc / str(self._pid) / "fdinfo" / "2"
+        try:
+            lines = info.read_text(encoding="ascii", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return " ".join(line for line in lines if line.startswith(("mnt_id:", "ino:")))
+
     def _release(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
-        self._fd = self._inode = None
+        self._fd = self._inode = self._seen = None
 
     def _count_sharers(self) -> int:
         """Other processes that write to the same file now, as far as we may look."""

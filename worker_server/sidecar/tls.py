@@ -37,6 +37,7 @@ def server_context(cert: Path, key: Path) -> ssl.SSLContext:
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost as much as a handshake
     try:
         context.load_cert_chain(cert, key, password=_no_password)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError

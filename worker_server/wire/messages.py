@@ -148,6 +148,17 @@ class StepState:
     """Who reports the steps; see `SOURCE_REPORTER`."""
 
 
+def expected_committed_step(step: StepState) -> int | None:
+    """The last committed step, as the rest tells it; what differs from it has to be told.
+
+    While an attempt is open it is the step before, between two attempts the one that ended.
+    """
+    if not step.commits:
+        return None
+    between = step.attempt == step.commits + step.commit_failures
+    return step.step if between else step.step - 1
+
+
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """One attempt of a step that is over."""

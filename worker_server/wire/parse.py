@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from worker_server.wire.messages import (
@@ -28,6 +29,7 @@ from worker_server.wire.messages import (
     StepState,
     Trace,
     WireError,
+    expected_committed_step,
     split_rank_name,
 )
 
@@ -124,7 +126,7 @@ def _parse_process(data: Any) -> Process:
 def _parse_step(data: Any) -> StepState:
     counters = _get(data, "counters", (Mapping,), {})
     replica_id = _str(data, "replica_id", None)
-    return StepState(
+    step = StepState(
         step=_int(data, "step"),
         attempt=_int(data, "attempt"),
         progress=_int(data, "progress"),
@@ -141,20 +143,15 @@ def _parse_step(data: Any) -> StepState:
         loss_finite=_bool(data, "loss_finite", True),
         tokens=_int(data, "tokens", 0),
         seconds=_parse_seconds(data),
-        committed_step=_committed_step(data),
+        committed_step=_int(data, "committed_step", None),
         commit_failures=_int(data, "commit_failures", 0),
         tags=_texts(data, "tags"),
         counters={str(name): _float(counters, name) for name in counters},
         source=_str(data, "source", SOURCE_REPORTER),
     )
-
-
-def _committed_step(data: Any) -> int | None:
-    """Left out: nothing was committed, or the step before the one worked on was."""
     if "committed_step" in data:
-        committed: int | None = _int(data, "committed_step", None)
-        return committed
-    return int(_int(data, "step")) - 1 if _int(data, "commits") > 0 else None
+        return step
+    return replace(step, committed_step=expected_committed_step(step))
 
 
 def _parse_seconds(data: Any) -> dict[str, float]:

@@ -55,6 +55,15 @@ function date(unix) {
 
 // -- groups and ranks -------------------------------------------------------------------------
 
+// A link carries no token: where ranks' pages need it, the page says how to ask instead.
+const guarded = document.body.classList.contains("guarded");
+
+function rankPage(base, page) {
+  const text = page.replace("_", " ");
+  if (!guarded) return el("a", { href: `${base}/${page}`, text });
+  return el("span", { text, title: `needs the token: curl -H "Authorization: Bearer TOKEN" ${location.origin}${base}/${page}` });
+}
+
 function rankRow(rank) {
   const doing = rank.phase === null ? "" : `${rank.phase} for ${span(rank.phase_age_s)}`;
   const pace = rank.step_s === null ? "" : `${rank.step_s.toFixed(2)} s/step, busy ${rank.busy_s.toFixed(2)} s`;
@@ -66,9 +75,7 @@ function rankRow(rank) {
     el("span", { class: "doing", text: doing }),
     trouble ? el("span", { class: "trouble", text: trouble }) : null,
     el("span", { class: "links" },
-      el("a", { href: `${base}/state`, text: "state" }),
-      el("a", { href: `${base}/flight_recorder`, text: "flight recorder" }),
-      el("a", { href: `${base}/stacks`, text: "stacks" }),
+      ...["state", "flight_recorder", "stacks"].map((page) => rankPage(base, page)),
       pace ? el("span", { text: pace, title: "wall seconds a step, and those in which it waits for nobody" }) : null,
       rank.loss === null ? null : el("span", { text: `loss ${rank.loss.toPrecision(4)}` })));
 }
@@ -202,6 +209,10 @@ function showBanners(snapshot, away) {
   if (snapshot) {
     if (snapshot.observe) banners.push(["info", "Observe mode: the monitor says what it would evict, and evicts nothing."]);
     if (!snapshot.lighthouse.up) banners.push(["wait", `The Lighthouse cannot be seen: ${snapshot.lighthouse.reason}`]);
+    if (guarded) {
+      banners.push(["info", "This monitor is open to the network, so stacks, flight records and the like of ranks need its token: "
+        + `curl -H "Authorization: Bearer TOKEN" ${location.origin}/v1/ranks/RANK/stacks (or start it with --open-reads).`]);
+    }
     for (const trouble of snapshot.troubles) banners.push(["wait", trouble]);
   }
   show("banners", ...banners.map(([tone, text]) => el("div", { class: `banner ${tone}`, text })));

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from pathlib import Path
 
 import pytest
 import requests
 import trustme
+from flask.testing import FlaskClient
+from prometheus_client import CollectorRegistry
 
+from monitor.app import Desk, create_app
 from monitor.cli import build_parser
 from monitor.commands.run import _options
 from monitor.config import KeeperConfig
@@ -16,6 +20,7 @@ from monitor.evictors.look import Life, Looker
 from monitor.evictors.order import Accused, Patience
 from monitor.fetch import CaError, Fetcher, trust
 from monitor.poller import Poller
+from monitor.quarantine import Quarantine
 from monitor.service import Options, Service, StartError
 from monitor.snapshot import Failure, Unreachable
 from monitor.targets import Registry, Source, Target
@@ -95,6 +100,79 @@ def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> 
         assert rank.asked[-1] == (passed, "Bearer secret")
     long = requests.get(f"{service.base}/steps?since={'1' * 201}", timeout=10)
     assert long.status_code == 400
+
+
+def desk_of(rank, fetcher: Fetcher, **more) -> FlaskClient:
+    registry = Registry(HandClock(), Memory())
+    registry.register(rank.registration())
+    desk = Desk(
+        clock=HandClock(), registry=registry, quarantine=Quarantine(HandClock(), Memory()),
+        fetcher=fetcher, metrics=CollectorRegistry(), view=lambda: None, evict=lambda *_: None,
+        tick_s=1.0, version="0", **{"token": "secret", **more},
+    )  # fmt: skip
+    return create_app(desk).test_client()
+
+
+LOCAL = {"loopback": True}
+NETWORK = {"loopback": False}
+PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters"]
+
+
+@pytest.mark.parametrize("page", PASSED)
+def test_on_a_network_ranks_are_read_through_the_monitor_with_its_token_only(fleet, fetcher, page):
+    rank = fleet.add(guarded=True)
+    client = desk_of(rank, fetcher, **NETWORK)
+    path = f"/v1/ranks/{rank.identity.rank}/{page}"
+    for headers in ({}, {"Authorization": "Bearer other"}, {"Host": "localhost"}):
+        refused = client.get(path, headers=headers)
+        assert refused.status_code == 401
+        assert f"Bearer TOKEN' http://localhost{path}, or" in refused.json["error"]
+        assert "--open-reads" in refused.json["error"]
+    assert rank.asked == []
+    client.get(path, headers=TOKEN)
+    assert rank.asked == [(f"v1/{page}", "Bearer secret")]
+
+
+@pytest.mark.parametrize(
+    ("desk", "host", "status"),
+    [
+        (LOCAL, "127.0.0.1:8470", 200), (LOCAL, "[::1]:8470", 200), (LOCAL, "LocalHost:1", 200),
+        (LOCAL, socket.gethostname(), 200), (LOCAL, "evil.example:8470", 401),
+        (LOCAL, "localhost.evil.example", 401),
+        ({**LOCAL, "token": None}, "evil.example", 403),
+        ({**LOCAL, "token": None}, "localhost", 200),
+        ({**NETWORK, "open_reads": True}, "evil.example", 200),
+        ({**LOCAL, "open_reads": True}, "evil.example", 200),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_on_loopback_ranks_are_read_by_who_names_this_machine(fleet, fetcher, desk, host, status):
+    rank = fleet.add()
+    client = desk_of(rank, fetcher, **desk)
+    path = f"/v1/ranks/{rank.identity.rank}/stacks"
+    assert client.get(path, headers={"Host": host}).status_code == status
+    assert client.get(path, headers={"Host": host, **TOKEN}).status_code == (
+        200 if desk.get("token", "") is not None else status
+    )
+
+
+def test_the_page_offers_no_links_that_would_be_refused(fleet, fetcher):
+    rank = fleet.add()
+    plain, guarded = "<body>", '<body class="guarded">'
+    opened = {**NETWORK, "open_reads": True}
+    for desk, body in ((LOCAL, plain), (NETWORK, guarded), (opened, plain)):
+        assert body in desk_of(rank, fetcher, **desk).get("/").text
+    with desk_of(rank, fetcher).get("/static/page.js") as script:
+        assert '"guarded"' in script.text
+
+
+def test_open_reads_come_from_the_command_line_or_the_environment(monkeypatch) -> None:
+    for name in ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_OPEN_READS"):
+        monkeypatch.delenv(name, raising=False)
+    assert not _options(build_parser().parse_args(["monitor"])).open_reads
+    assert _options(build_parser().parse_args(["monitor", "--open-reads"])).open_reads
+    monkeypatch.setenv("LIGHTKEEPER_OPEN_READS", "1")
+    assert _options(build_parser().parse_args(["monitor"])).open_reads
 
 
 def test_a_profile_needs_the_monitors_token(monitor) -> None:
