@@ -469,7 +469,9 @@ def test_a_loss_on_a_device_is_not_read_for_the_rank_would_wait(reporter, read):
     assert (read().step, read().commits, read().loss) == (2, 3, None)
 
 
-@pytest.mark.parametrize("tokens", [-5, 2**70, "many", OnADevice()], ids=str)
+@pytest.mark.parametrize(
+    "tokens", [-5, 2**70, "many", OnADevice()], ids=["negative", "huge", "text", "on a device"]
+)
 def test_tokens_that_cannot_be_added_up_are_left_out(reporter, read, tokens):
     reporter.step(0, tokens=7)
     with pytest.warns(RuntimeWarning, match="ignores tokens"):

@@ -15,7 +15,7 @@ from worker_server.page.reader import PageReader
 WATCHED = """
 import atexit, sys, threading
 from pathlib import Path
-from tests.worker_server.test_page import identity
+from tests.worker_server.pages import identity
 from worker_server import last_words
 from worker_server.page.writer import PageWriter
 page = PageWriter.create(Path(sys.argv[1]), identity(), 1)

@@ -219,7 +219,7 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         while self._map:
             try:
                 self._turn()
-            except Exception:  # one connection's defect must not end the black box
+            except Exception:  # noqa: BLE001  one defect must not end the black box
                 self._defects += 1
                 if not self._defects & (self._defects - 1):  # the 1st, 2nd, 4th, 8th: no flood
                     _log.exception("the HTTP server met defect %d; it goes on", self._defects)
