@@ -14,6 +14,7 @@ import pytest
 
 from tests.worker_server.ranks import ROOT, eventually
 from worker_server import run_dir as folders
+from worker_server import wire
 from worker_server.page import layout
 
 pytestmark = pytest.mark.integration
@@ -244,9 +245,9 @@ print(urllib.request.urlopen(reporter.url + "/v1/state", timeout=20).read().deco
 
 def test_a_loop_that_says_nothing_has_its_optimizers_steps(run_dir):
     done = run(OPTIMIZED, LIGHTKEEPER_RUN_DIR=str(run_dir))
-    step = json.loads(done.stdout)["step"]
-    assert (step["committed_step"], step["commits"], step.get("commit_failures", 0)) == (4, 5, 0)
-    assert step["source"] == "optimizer"
+    step = wire.parse_state(json.loads(done.stdout)).step
+    assert (step.committed_step, step.commits, step.commit_failures) == (4, 5, 0)
+    assert step.source == "optimizer"
 
 
 def test_a_loop_that_reports_itself_is_not_counted_twice(run_dir):
@@ -254,5 +255,5 @@ def test_a_loop_that_reports_itself_is_not_counted_twice(run_dir):
         "    adam.step()\n", "    reporter.begin_step(100 + step)\n    adam.step()\n"
     ).replace("    other.step()\n", "    reporter.end_step(100 + step, committed=True)\n")
     done = run(reported, LIGHTKEEPER_RUN_DIR=str(run_dir))
-    step = json.loads(done.stdout)["step"]
-    assert (step["committed_step"], step["commits"]) == (104, 5)
+    step = wire.parse_state(json.loads(done.stdout)).step
+    assert (step.committed_step, step.commits) == (104, 5)
