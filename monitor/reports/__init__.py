@@ -1,0 +1,1 @@
+"""What the analysis found, for people and for scripts: text, JSON, one HTML page."""
