@@ -7,6 +7,7 @@ seconds of each step (of a loop: the mean of ten all-reduces) to its log, with t
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -19,35 +20,21 @@ import torch.distributed as dist
 import torchft  # noqa: F401 - the trainer's forks shall not pay for it
 
 import worker_server
+from tests import forks
 from trainer import train as trainer
 
 LOOP_FLOATS = 1000
 OPS_A_STEP = 10
 
 
-def serve():
-    signal.signal(signal.SIGCHLD, reap)
-    for line in sys.stdin:
-        order = json.loads(line)
-        pids = []
-        for rank in range(order.get("ranks", 1)):
-            pid = os.fork()
-            if not pid:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                return lambda: LIVES[order["kind"]](order, rank)
-            pids.append(pid)
-        print(json.dumps(pids), flush=True)
-    return lambda: None
+def births(line):
+    order = json.loads(line)
+    return [functools.partial(live, order, rank) for rank in range(order.get("ranks", 1))]
 
 
-def reap(*_):
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+def live(order, rank):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    LIVES[order["kind"]](order, rank)
 
 
 def settle(order, rank):
@@ -107,5 +94,5 @@ def lighthouse(order, rank):
 LIVES = {"loop": loop, "trainer": train, "lighthouse": lighthouse}
 
 if __name__ == "__main__":
-    life = serve()
+    life = forks.serve(births)
     life()

@@ -1,17 +1,15 @@
 """Imports torch once and forks pairs of gloo ranks on demand; rank 1 of a pair misbehaves.
 
 `python gloo_parent.py`, then on stdin one line a pair: `GROUP FATE PORT`. Answers with the two
-pids as JSON. Rank 1 meets its fate once there is a file GROUP.go in the run directory. A forked
-rank leaves the loop, so that it ends as a script of its own would.
+pids as JSON. Rank 1 meets its fate once there is a file GROUP.go in the run directory.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import functools
 import os
 import signal
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -20,31 +18,12 @@ import torch
 import torch.distributed as dist
 
 import worker_server
+from tests import forks
 
 
-def serve():
-    """Fork pairs until stdin ends; returns what a forked child is to do."""
-    signal.signal(signal.SIGCHLD, reap)
-    for line in sys.stdin:
-        group, fate, port = line.split()
-        pids = []
-        for rank in (0, 1):
-            pid = os.fork()
-            if not pid:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                return lambda: live(group, fate, int(port), rank)
-            pids.append(pid)
-        print(json.dumps(pids), flush=True)
-    return lambda: None
-
-
-def reap(*_):
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+def births(line):
+    group, fate, port = line.split()
+    return [functools.partial(live, group, fate, int(port), rank) for rank in (0, 1)]
 
 
 def live(group, fate, port, rank):
@@ -88,5 +67,5 @@ def forward_of_the_culprit(fate):
 
 
 if __name__ == "__main__":
-    life = serve()
+    life = forks.serve(births)
     life()
