@@ -1,0 +1,39 @@
+"""Forks children on demand from a process that has imported what is slow to import.
+
+A forked child leaves the loop before it lives, so that it ends as a script of its own would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+
+def serve(births):
+    """Fork until stdin ends, a line an order; returns what the caller is to do next.
+
+    `births(line)` gives the lives that a line asks for, one function a child. Answers a line with
+    the children's pids as JSON.
+    """
+    signal.signal(signal.SIGCHLD, _reap)
+    for line in sys.stdin:
+        pids = []
+        for life in births(line):
+            pid = os.fork()
+            if not pid:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                return life
+            pids.append(pid)
+        print(json.dumps(pids), flush=True)
+    return lambda: None
+
+
+def _reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
