@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
+from worker_server.run_dir import start_ticks
 from worker_server.sidecar.ending import OomWatch, decode_status, wait_status
 from worker_server.sidecar.last_words import Remains, how_it_ended
 from worker_server.sidecar.stderr import StderrTail
@@ -78,19 +80,40 @@ def test_the_status_of_a_zombie_is_known_to_others_than_its_parent(ending):
     child = subprocess.Popen(["sleep", "100"] if ending == "signal" else ["sh", "-c", "exit 9"])
     pidfd = os.pidfd_open(child.pid)
     try:
-        from worker_server.run_dir import start_ticks
-
         ticks = start_ticks(child.pid)
         if ending == "signal":
             child.send_signal(signal.SIGTERM)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         status = wait_status(pidfd, child.pid, ticks)
-        assert status == (signal.SIGTERM if ending == "signal" else 9 << 8)
+        stat = Path(f"/proc/{child.pid}/stat").read_text()
+        assert status == (signal.SIGTERM if ending == "signal" else 9 << 8), stat
         child.wait(10)
         later = wait_status(pidfd, child.pid, ticks)
         assert later in (status, None)  # None before Linux 6.15
     finally:
         os.close(pidfd)
+
+
+def test_a_zombie_that_may_not_be_looked_into_has_no_known_status(monkeypatch):
+    """The kernel says 0 to whoever may not know."""
+    child = subprocess.Popen(["true"])
+    ticks = start_ticks(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        assert wait_status(pidfd, child.pid, ticks) == 0
+        read_text = Path.read_text
+
+        def forbidden(path, **kw):
+            if path.name == "io":
+                raise PermissionError(path)
+            return read_text(path, **kw)
+
+        monkeypatch.setattr(Path, "read_text", forbidden)
+        assert wait_status(pidfd, child.pid, ticks) is None
+    finally:
+        os.close(pidfd)
+        child.wait(10)
 
 
 def test_oom_kills_count_from_the_last_look_at_the_living(tmp_path):

@@ -40,11 +40,20 @@ def _collected(pidfd: int) -> int | None:
 
 
 def _zombie(pid: int, start_ticks: int) -> int | None:
-    """Field 52, if this is still that process."""
+    """Field 52, if this is still that process and we are told the truth.
+
+    Who may not look into a process is told 0 there, which is also what a good end looks like. The
+    kernel asks the same question (ptrace_may_access) before it opens `io`.
+    """
+    folder = Path(f"/proc/{pid}")
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        ours = fields[0] == "Z" and int(fields[19]) == start_ticks
-        return int(fields[49]) if ours else None
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        if fields[0] != "Z" or int(fields[19]) != start_ticks:
+            return None
+        status = int(fields[49])
+        if not status:
+            (folder / "io").read_text(encoding="ascii")
+        return status
     except (OSError, ValueError, IndexError):
         return None
 
