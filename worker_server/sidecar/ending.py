@@ -53,9 +53,9 @@ def _zombie(pid: int, start_ticks: int) -> int | None:
         status = int(fields[49])
         if not status:
             (folder / "io").read_text(encoding="ascii")
-        return status
     except (OSError, ValueError, IndexError):
         return None
+    return status
 
 
 def decode_status(status: int | None) -> tuple[int | None, str | None]:
