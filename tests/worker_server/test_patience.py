@@ -101,7 +101,7 @@ def test_a_request_that_stays_incomplete_is_dropped(served, sent):
 
 
 def test_a_kept_connection_is_dropped_when_idle_and_not_before(served):
-    server = served(request_s=0.05, idle_s=0.8)
+    server = served(request_s=0.3, idle_s=0.8)
     sock = server.connect(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert sock.recv(65536).startswith(b"HTTP/1.1 200")
     assert closes(sock) > 0.4
@@ -120,7 +120,7 @@ def test_a_big_answer_arrives_whole(served):
 
 
 def test_an_answer_that_takes_longer_than_any_deadline_is_given(served):
-    assert served(request_s=0.1, idle_s=0.1, unread_s=0.1, young_s=0.0).get("/slow")[0] == 200
+    assert served(request_s=0.3, idle_s=0.1, unread_s=0.1, young_s=0.0).get("/slow")[0] == 200
 
 
 def test_more_silent_clients_than_the_limit_do_not_shut_a_reader_out(served):
