@@ -173,10 +173,11 @@ def signature(
         op=op,
         counts=() if op in _UNCOUNTED else tuple(prod(size) for size in sizes),
         dtype=None if op in _UNCOUNTED else dtype_name(dtype),
-        reduce_op=_reduce_name(reduce_op) if op in _REDUCING else None,
+        reduce_op=reduce_name(reduce_op) if op in _REDUCING else None,
         root=root if op in _ROOTED else None,
     )
 
 
-def _reduce_name(recorded: str | None) -> str | None:
+def reduce_name(recorded: str | None) -> str | None:
+    """One name for one reduction: `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same."""
     return None if recorded is None else recorded.rpartition(".")[2].strip("<>: ").lower()
