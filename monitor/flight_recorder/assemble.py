@@ -266,8 +266,8 @@ def _columns(
 
 def _renumbered(column: NDArray[Any], numbers: Sequence[int]) -> NDArray[np.int32]:
     """`numbers` at the places that `column` names; NONE stays NONE."""
-    table: NDArray[np.int32] = np.array([*numbers, NONE], np.int32)
-    return table[column]
+    renumbered: NDArray[np.int32] = np.array([*numbers, NONE], np.int32)[column]
+    return renumbered
 
 
 def _peers(

@@ -26,6 +26,9 @@ from monitor.flight_recorder.ring_rows import Answer, GroupKey, Row
 from monitor.names import GroupName, RankName, rank_name, split_rank_name
 
 _REPLICA_SIZE_LIMIT: Final = 1 << 20
+_AS_THEY_ARE: Final = (
+    "seq", "op_id", "record", "state", "p2p", "created_ns", "started_ns", "completed_ns",
+)  # fmt: skip
 _WORLD: Final = "default"
 """The ring's name for a replica group's own world."""
 
@@ -44,6 +47,15 @@ class _Ranks:
         """Global ranks of a replica group's ranks; empty when one of them is none."""
         found = [self.number.get((group, place), NONE) for place in places]
         return () if NONE in found else tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What the rows of one rank repeat."""
+
+    groups: tuple[GroupKey, ...]
+    payloads: tuple[Payload, ...]
+    sites: tuple[str, ...]
 
 
 def from_answers(
@@ -86,7 +98,7 @@ def _ranks(answers: Sequence[Answer], expected: Iterable[RankName]) -> _Ranks:
         identity = one.record.identity
         size = min(identity.world_size, _REPLICA_SIZE_LIMIT)
         places.update((identity.group, place) for place in range(size))
-    number = {place: at for at, place in enumerate(sorted(places))}
+    number: dict[tuple[str, int], int] = {place: at for at, place in enumerate(sorted(places))}
     lanes = 1 + max((lane for _, lane in places), default=0)
     return _Ranks(number, len({group for group, _ in places}) == 1, lanes)
 
@@ -130,10 +142,11 @@ def _record(
 ) -> Record:
     identity = one.record.identity
     rows = _rows(one, by_torch)
-    keys = [*dict.fromkeys(row.group for row in rows)]
-    payloads = [*dict.fromkeys(_with_root(row.payload, one, ranks) for row in rows)]
-    sites = [*dict.fromkeys(row.site for row in rows if row.site is not None)]
-    groups = tuple(_local(key, one, ranks, quorums) for key in keys)
+    tables = _Tables(
+        groups=tuple(dict.fromkeys(row.group for row in rows)),
+        payloads=tuple(dict.fromkeys(_with_root(row.payload, one, ranks) for row in rows)),
+        sites=tuple(dict.fromkeys(row.site for row in rows if row.site is not None)),
+    )
     backend = Backend.RING if one.dump is None else one.dump.backend
     return Record(
         rank=ranks.number[identity.group, identity.group_rank],
@@ -143,12 +156,12 @@ def _record(
             version="" if one.dump is None else one.dump.version,
             only_active=False,
             dropped=one.record.dropped,
-            groups=groups,
+            groups=tuple(_local(key, one, ranks, quorums) for key in tables.groups),
             status={},
             unplaced=0,
-            payloads=tuple(payloads),
-            sites=tuple(sites),
-            columns=_columns(rows, one, ranks, keys, payloads, sites),
+            payloads=tables.payloads,
+            sites=tables.sites,
+            columns=_columns(rows, one, ranks, tables),
             global_peers=True,
         ),
     )
@@ -202,25 +215,20 @@ def _with_root(payload: Payload, one: Answer, ranks: _Ranks) -> Payload:
 
 
 def _columns(
-    rows: Sequence[Row],
-    one: Answer,
-    ranks: _Ranks,
-    keys: Sequence[GroupKey],
-    payloads: Sequence[Payload],
-    sites: Sequence[str],
+    rows: Sequence[Row], one: Answer, ranks: _Ranks, tables: _Tables
 ) -> dict[str, NDArray[Any]]:
     """The rows as columns; peers are numbered in the job already."""
-    group = {key: at for at, key in enumerate(keys)}
-    payload = {known: at for at, known in enumerate(payloads)}
-    site = {text: at for at, text in enumerate(sites)}
+    group = {key: at for at, key in enumerate(tables.groups)}
+    payload = {known: at for at, known in enumerate(tables.payloads)}
+    site = {text: at for at, text in enumerate(tables.sites)}
     home = one.record.identity.group
     values: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
+    }
+    values |= {
         "group": [group[row.group] for row in rows],
         "payload": [payload[_with_root(row.payload, one, ranks)] for row in rows],
         "site": [NONE if row.site is None else site[row.site] for row in rows],
         "peer": [ranks.number.get((home, row.peer), NONE) for row in rows],
     }
-    for name in ("seq", "op_id", "record", "state", "p2p", "created_ns", "started_ns",
-                 "completed_ns"):  # fmt: skip
-        values[name] = [getattr(row, name) for row in rows]
     return {name: np.array(listed, COLUMNS[name]) for name, listed in values.items()}

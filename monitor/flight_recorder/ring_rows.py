@@ -10,19 +10,14 @@ from typing import Final, NamedTuple
 
 from monitor.flight_recorder import dump
 from monitor.flight_recorder.job import NONE, Backend, Payload, State
-from monitor.flight_recorder.record import (
-    POINT_TO_POINT,
-    FlightRecordError,
-    dtype_name,
-    op_name,
-    reduce_name,
-)
+from monitor.flight_recorder.ops import POINT_TO_POINT, dtype_name, op_name
+from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.signature import reduce_name
 from worker_server.wire import ACROSS, FlightRecord, RingEntry
 
 _COPY: Final = re.compile(r"#\d+$")
 """The ring tells groups of one description apart by the order in which that process made them."""
 _NS: Final = 1_000_000_000
-_NO_ROOT: Final = frozenset({"send", "recv"})
 
 
 class GroupKey(NamedTuple):
@@ -146,7 +141,7 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
 def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, State]) -> Row:
     p2p = entry.op in POINT_TO_POINT
     payload = Payload(
-        op=_plain(entry.op),
+        op=op_name(entry.op),
         recorded=entry.op,
         sizes_in=entry.sizes_in,
         sizes_out=entry.sizes_out,
@@ -172,11 +167,6 @@ def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int,
         completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if left else NONE,
         torch_ids=entry.torch_ids,
     )
-
-
-def _plain(op: str) -> str:
-    name = op_name(op)
-    return name[1:] if name in ("isend", "irecv") else name
 
 
 def _dtypes(dtype: str | None, sizes: Sequence[object]) -> tuple[str, ...]:
