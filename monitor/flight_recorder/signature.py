@@ -69,7 +69,7 @@ def payload_of(
         sizes_out=sizes_out,
         dtypes_in=tuple(dtype_name(one) or "" for one in dtypes_in),
         dtypes_out=tuple(dtype_name(one) or "" for one in dtypes_out),
-        reduce_op=_reduce_name(reduce_op),
+        reduce_op=reduce_name(reduce_op),
         root=root,
     )
 
@@ -167,5 +167,6 @@ def _weight(signature: Signature) -> tuple[int, ...] | None:
     return tuple(count * width for count in signature.counts or (1,))
 
 
-def _reduce_name(recorded: str | None) -> str | None:
+def reduce_name(recorded: str | None) -> str | None:
+    """One name for one reduction: `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same."""
     return None if recorded is None else recorded.rpartition(".")[2].strip("<>: ").lower()
