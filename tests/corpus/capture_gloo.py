@@ -1,7 +1,7 @@
 """Real flight records of four gloo ranks in trouble: `python -m tests.corpus.capture_gloo OUT`.
 
-Names of cases may follow; the others in OUT stay. OUT holds `captures.zip` and `truth.json`. Of each
-case there are `ring.zip` (what the WorkerServers answer, of the dead too), `pickle.zip` and
+Names of cases may follow; the others in OUT stay. OUT holds `captures.zip` and `truth.json`. Of
+each case there are `ring.zip` (what the WorkerServers answer, of the dead too), `pickle.zip` and
 `json.zip` (torch's own dumps, of the ranks that can be asked); these are stored and packed
 together, because the ranks' records resemble each other. Loopback only. The ranks are forked from
 here, so that torch is imported once, and are ended by their pids.
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-import torch._inductor  # a pickle with stacks imports it; 4 ranks at once would take a minute
+import torch._inductor  # noqa: F401  a pickle with stacks imports it: a minute for 4 ranks at once
 
 from tests.corpus.gloo_cases import CASES, Case
 from tests.corpus.gloo_ranks import WORLD, live
+from tests.waiting import wait_for
 from tests.worker_server.pairs import free_port
 from tests.worker_server.ranks import TOKEN, Rank
-from tests.waiting import wait_for
 from worker_server import wire
 
 QUIET_S = 2.0

@@ -59,7 +59,7 @@ def due_at(step: int, fault: str) -> str:
 
 def dump_when_told(rank: int, folder: Path) -> None:
     """Torch's own dumps, made in the rank as its own watchdog would make them with NCCL."""
-    from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json  # noqa: PLC2701
+    from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
 
     while not (folder / "dump").exists():
         time.sleep(0.05)
@@ -89,7 +89,7 @@ def data_parallel(fault: str, rank: int) -> None:
 
 
 def equal_calls(fault: str, rank: int) -> None:
-    """The same all_reduce over and over: a call too many or too few shifts, and hangs at the end."""
+    """The same all_reduce over and over: a call too many or too few shifts and hangs at the end."""
     for step in range(STEPS):
         due = due_at(step, fault)
         dist.all_reduce(torch.ones(100))
