@@ -1,0 +1,221 @@
+"""The last collectives of every rank on one common axis that needs no clocks.
+
+Ranks' clocks differ by more than a collective takes, and half of the records hold no times. So a
+column is a place in the order of the program and not a time: each collective stands in one column
+on all of its members, to the right of whatever any of them called before (Lamport, "Time, Clocks,
+and the Ordering of Events", 1978). Where members called the same two in different order no such
+columns exist; there each rank keeps its own order, and the same two stand crosswise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from monitor.analysis.finding import Analysis
+from monitor.flight_recorder.job import NONE, Job, State
+from monitor.reports.progress import unfinished
+from monitor.reports.standing import ORDER, Role, roles
+
+COLUMNS = 34
+_BEFORE = 8
+_SPAN = 48
+
+_Chain = list[tuple[Hashable, int]]
+"""Keys of the collectives of a rank in its order, each with its row in `Job.columns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One collective of one rank."""
+
+    column: int
+    row: int
+    """In `Job.columns`; of the first rank of a strip."""
+    state: State
+    marked: bool
+    """Whether a finding points at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Ranks whose last collectives look alike."""
+
+    ranks: tuple[int, ...]
+    role: Role
+    cells: tuple[Cell, ...]
+    later: int
+    """Further entries to the right of what is drawn, of the first rank."""
+    same: bool
+    """Whether all of the ranks have exactly these cells."""
+
+
+def strips(job: Job, analysis: Analysis, at_most: int) -> tuple[Strip, ...]:
+    """A strip for every rank, those alike together; culprits first."""
+    chains = dict(_chains(job))
+    columns = _in_order({rank: [key for key, _ in chain] for rank, chain in chains.items()})
+    marked = {(one.group, one.sequence) for one in analysis.findings if one.group is not None}
+    first = _first_column(analysis, chains, columns)
+    role = roles(job, analysis)
+    cells: dict[int, tuple[Cell, ...]] = {}
+    later: dict[int, int] = {}
+    for rank in role:
+        chain = chains.get(rank, [])
+        mine = [
+            Cell(
+                column - first,
+                row,
+                State(int(job.columns["state"][row])),
+                _place(job, row) in marked,
+            )
+            for (_, row), column in zip(chain, columns.get(rank, ()), strict=True)
+        ]
+        cells[rank] = tuple(one for one in mine if 0 <= one.column < COLUMNS)
+        last = cells[rank][-1].row if cells[rank] else (chain[0][1] - 1 if chain else NONE)
+        later[rank] = 0 if not chain else _end(job, rank) - 1 - last
+    return _fold(job, role, cells, later, at_most)
+
+
+def _chains(job: Job) -> Iterator[tuple[int, _Chain]]:
+    """From each rank the entries round the place where it stands."""
+    waiting = unfinished(job)
+    for rank in job.ranks:
+        begin, end = np.searchsorted(job.columns["rank"], [rank, rank + 1]).tolist()
+        stuck = np.flatnonzero(waiting[begin:end])
+        start = begin + int(stuck[0]) - _BEFORE if len(stuck) else end - _SPAN
+        start = max(begin, start)
+        yield rank, _chain(job, rank, range(start, min(end, start + _SPAN)))
+
+
+def _end(job: Job, rank: int) -> int:
+    return int(np.searchsorted(job.columns["rank"], rank + 1))
+
+
+def _chain(job: Job, rank: int, rows: range) -> _Chain:
+    columns = job.columns
+    seen: dict[Hashable, int] = defaultdict(int)
+    chain: _Chain = []
+    for row in rows:
+        peer = int(columns["peer"][row])
+        pair = (min(rank, peer), max(rank, peer)) if columns["p2p"][row] else None
+        key = (int(columns["group"][row]), int(columns["seq"][row]), pair)
+        seen[key] += 1  # the parts of a coalesced operation share their number
+        chain.append(((*key, seen[key]), row))
+    return chain
+
+
+def _place(job: Job, row: int) -> tuple[int, int]:
+    return int(job.columns["group"][row]), int(job.columns["seq"][row])
+
+
+def _in_order(chains: Mapping[int, list[Hashable]]) -> dict[int, list[int]]:
+    """A column for each place of each chain: topological levels, cycles cut where they are met."""
+    holders: dict[Hashable, int] = defaultdict(int)
+    for chain in chains.values():
+        for key in chain:
+            holders[key] += 1
+    columns: dict[int, list[int]] = {rank: [] for rank in chains}
+    arrived: dict[Hashable, list[int]] = {}
+    ready: deque[Hashable] = deque()
+
+    def arrive(rank: int) -> None:
+        chain, at = chains[rank], len(columns[rank])
+        if at < len(chain):
+            here = arrived.setdefault(chain[at], [])
+            here.append(rank)
+            if len(here) == holders[chain[at]]:
+                ready.append(chain[at])
+
+    for rank in sorted(chains):
+        arrive(rank)
+    while arrived:
+        key = ready.popleft() if ready else min(arrived, key=lambda one: min(arrived[one]))
+        here = arrived.pop(key)
+        holders[key] -= len(here)
+        column = max(columns[rank][-1] + 1 if columns[rank] else 0 for rank in here)
+        for rank in here:
+            columns[rank].append(column)
+            arrive(rank)
+    return columns
+
+
+def _first_column(
+    analysis: Analysis, chains: Mapping[int, _Chain], columns: Mapping[int, list[int]]
+) -> int:
+    """So that the places where ranks stand are in the picture, and a little of what was before."""
+    stuck = {wait.row for wait in analysis.waits}
+    at = sorted(
+        column
+        for rank, chain in chains.items()
+        for (_, row), column in zip(chain, columns[rank], strict=True)
+        if row in stuck
+    )
+    if at:
+        return max(0, at[0] - _BEFORE)
+    last = max((mine[-1] for mine in columns.values() if mine), default=0)
+    return max(0, last + 1 - COLUMNS)
+
+
+def _fold(
+    job: Job,
+    role: Mapping[int, Role],
+    cells: Mapping[int, tuple[Cell, ...]],
+    later: Mapping[int, int],
+    at_most: int,
+) -> tuple[Strip, ...]:
+    looks: tuple[dict[int, Hashable], ...] = (
+        {r: (role[r], later[r] > 0, _look(job, cells[r])) for r in role},
+        {
+            r: (role[r], _look(job, tuple(c for c in cells[r] if c.state in _STUCK)[:1]))
+            for r in role
+        },
+        {r: role[r] for r in role},
+    )
+    for look in looks:
+        by_look: dict[Hashable, list[int]] = defaultdict(list)
+        for rank in sorted(role):
+            by_look[look[rank]].append(rank)
+        if len(by_look) <= at_most:
+            break
+    made = [
+        Strip(
+            tuple(ranks),
+            role[ranks[0]],
+            cells[ranks[0]],
+            later[ranks[0]],
+            same=look is looks[0] or len(ranks) == 1,
+        )
+        for ranks in by_look.values()
+    ]
+    return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
+
+
+_STUCK = (State.UNKNOWN, State.SCHEDULED, State.STARTED, State.FAILED)
+
+
+def _look(job: Job, cells: tuple[Cell, ...]) -> Hashable:
+    return tuple(
+        (
+            one.column,
+            one.state,
+            one.marked,
+            job.payloads[job.columns["payload"][one.row]].op,
+            _like(job, one),
+        )
+        for one in cells
+    )
+
+
+def _like(job: Job, cell: Cell) -> str:
+    return category(job, int(job.columns["group"][cell.row]))
+
+
+def category(job: Job, group: int) -> str:
+    """What groups of one purpose have in common: their description, or their size."""
+    one = job.groups[group]
+    if one.desc:
+        return one.desc
+    return f"{len(one.members)} members" if one.members else one.name
