@@ -1,0 +1,147 @@
+"""Files that may be flight records: where they are, and whose."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from monitor.flight_recorder.job import Problem
+from monitor.flight_recorder.record import FlightRecordError
+
+MAX_FILE: Final = 128 << 20
+_ENDS: Final = (".json", ".pickle", ".pkl")
+_RANK: Final = re.compile(r"(\d{1,9})$")
+_QUORUM: Final = re.compile(r"_quorum_(\d{1,18})$")
+"""TorchFT's folder of one quorum: PREFIX_quorum_ID/RANK (torchft/manager.py, _update_fr_path)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, or one member of a zip."""
+
+    path: str
+    """For people: `bundle.zip/rank_3` for a member."""
+    file: str
+    member: str | None = None
+    size: int = 0
+    rank: int | None = None
+    """Told by the name's end; an answer of a WorkerServer says itself whose it is."""
+    quorum: int | None = None
+    named: bool = False
+    """Whether the user named this very file: it has to be a record then."""
+
+    @property
+    def prefix(self) -> str:
+        """The path without rank and end: equal for the records of one job's ranks."""
+        folder, _, name = self.path.rpartition("/")
+        return f"{folder}/{_RANK.sub('', _stem(name))}"
+
+    def read(self) -> bytes:
+        """The whole file.
+
+        Raises:
+            FlightRecordError: unreadable or too large.
+        """
+        try:
+            if self.member is None:
+                with open(self.file, "rb") as file:
+                    data = file.read(MAX_FILE + 1)
+            else:
+                with zipfile.ZipFile(self.file) as bundle, bundle.open(self.member) as file:
+                    data = file.read(MAX_FILE + 1)
+        except OSError as exc:
+            raise FlightRecordError(exc.strerror or str(exc)) from exc
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as exc:
+            raise FlightRecordError(f"broken zip: {exc}") from exc
+        if len(data) > MAX_FILE:
+            raise FlightRecordError(f"more than {MAX_FILE} bytes")
+        return data
+
+
+def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:
+    """All files under `paths` that may be records, sorted, each once; and what cannot be looked at.
+
+    In a folder or a zip those count whose name, without .json or .pickle, ends in a number, and
+    all that end in .json; a file that is named counts always.
+    """
+    sources: dict[str, Source] = {}
+    problems = []
+    for path in paths:
+        try:
+            for source in _under(path):
+                key = os.path.realpath(source.file) + "\0" + (source.member or "")
+                sources.setdefault(key, source)
+        except (OSError, zipfile.BadZipFile, NotImplementedError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+            problems.append(Problem(str(path), reason))
+    return sorted(sources.values(), key=lambda source: source.path), problems
+
+
+def _under(path: Path) -> Iterator[Source]:
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(names):
+                yield from _inside(Path(folder, name))
+    elif not stat.S_ISREG(mode):
+        raise OSError(0, "neither a file nor a folder")
+    elif zipfile.is_zipfile(path):
+        yield from _zipped(path)
+    else:
+        yield _source(str(path), str(path), path.stat().st_size, named=True)
+
+
+def _inside(path: Path) -> Iterator[Source]:
+    if path.suffix == ".zip":
+        yield from _zipped(path)
+    elif _may_be(path.name) and path.is_file():
+        yield _source(str(path), str(path), path.stat().st_size)
+
+
+def _zipped(path: Path) -> Iterator[Source]:
+    with zipfile.ZipFile(path) as bundle:
+        for info in bundle.infolist():
+            if not info.is_dir() and _may_be(info.filename.rpartition("/")[2]):
+                yield _source(
+                    f"{path}/{info.filename}", str(path), info.file_size, member=info.filename
+                )
+
+
+def _source(
+    name: str, file: str, size: int, *, member: str | None = None, named: bool = False
+) -> Source:
+    folder, _, last = name.rpartition("/")
+    quorum = _QUORUM.search(folder)
+    return Source(
+        path=name,
+        file=file,
+        member=member,
+        size=size,
+        rank=rank_of(last),
+        quorum=None if quorum is None else int(quorum[1]),
+        named=named,
+    )
+
+
+def rank_of(name: str) -> int | None:
+    """The rank that ends a file's name: 3 for `_dump_3`, `rank3.json`, `nccl_trace_3.pickle`."""
+    found = _RANK.search(_stem(name))
+    return None if found is None else int(found[1])
+
+
+def _stem(name: str) -> str:
+    end = next((end for end in _ENDS if name.lower().endswith(end)), "")
+    return name[: len(name) - len(end)]
+
+
+def _may_be(name: str) -> bool:
+    if name.startswith("."):
+        return False
+    return name.lower().endswith(".json") or rank_of(name) is not None

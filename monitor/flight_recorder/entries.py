@@ -1,0 +1,224 @@
+"""Entries of one dump, from a list of objects to columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.flight_recorder.job import NONE, Payload, State, Status
+from monitor.flight_recorder.record import POINT_TO_POINT, FlightRecordError, dtype_name, op_name
+from monitor.flight_recorder.sites import Sites
+
+_STATES: Final = {
+    "scheduled": State.SCHEDULED,
+    "started": State.STARTED,
+    "completed": State.COMPLETED,
+}
+_PEER: Final = re.compile(r"(\d{1,9})(?:->|<-)(\d{1,9})$")
+_ABSENT: Final = object()
+GroupKey = tuple[str, str, int]
+"""Name, description, pg_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Entries of one dump in the order of their record ids."""
+
+    columns: Mapping[str, NDArray[Any]]
+    retired: NDArray[np.bool_]
+    groups: tuple[GroupKey, ...]
+    payloads: tuple[Payload, ...]
+    sites: tuple[str, ...]
+
+
+def read(rows: Sequence[Any]) -> Table:
+    """Columns of the entries; keys that a schema does not have are filled in.
+
+    Raises:
+        FlightRecordError: a value is not what it should be.
+        TypeError, ValueError, LookupError ...: likewise, found by Python first.
+    """
+    for row in rows:
+        if type(row) is not dict:
+            raise FlightRecordError(f"an entry is an object, not a {type(row).__name__}")
+    group, groups = _number(_group_keys(rows))
+    payload, keys = _number(_payload_keys(rows))
+    payloads = tuple(_payload(key) for key in keys)
+    p2p = _flags(rows, "is_p2p") | _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
+    seq = _integers(rows, ("collective_seq_id", "seq_id"))
+    sites = Sites()
+    columns: dict[str, NDArray[Any]] = {
+        "group": group,
+        "seq": np.where(p2p, _integers(rows, ("p2p_seq_id", "seq_id")), seq),
+        "op_id": _integers(rows, ("op_id",)),
+        "record": _integers(rows, ("record_id", "id"), default=range(len(rows))),
+        "payload": payload,
+        "site": np.array([sites.of(row.get("frames")) for row in rows], np.int32),
+        "state": np.array([_STATES.get(row.get("state"), State.UNKNOWN) for row in rows], np.int8),
+        "p2p": p2p,
+        "peer": np.where(p2p, _of(payload, [_peer(one) for one in payloads], np.int32), NONE),
+        "created_ns": _times(rows, "time_created_ns"),
+        "started_ns": _times(rows, "time_discovered_started_ns"),
+        "completed_ns": _times(rows, "time_discovered_completed_ns"),
+    }
+    retired = _flags(rows, "retired")
+    record = columns["record"]
+    if (record[1:] < record[:-1]).any():
+        order = np.argsort(record, kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        retired = retired[order]
+    return Table(columns, retired, groups, payloads, sites.texts)
+
+
+def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:
+    """Give the parts of a coalesced operation the state and times of the whole, in place.
+
+    NCCL records each part without events, so that it stays "scheduled", and then the whole, which
+    has the state and no sizes; they share the sequence id, each part has an op_id of its own
+    (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole.
+    """
+    whole = [p.recorded.lower().endswith("coalesced") and not p.sizes_in for p in payloads]
+    rows = np.flatnonzero(_of(columns["payload"], whole, np.bool_))
+    group, seq, p2p, state = (columns[name] for name in ("group", "seq", "p2p", "state"))
+    for row in rows.tolist():
+        at = row - 1
+        while (
+            at >= 0
+            and (group[at], seq[at], p2p[at]) == (group[row], seq[row], p2p[row])
+            and state[at] <= State.SCHEDULED
+        ):
+            for name in ("state", "started_ns", "completed_ns", "op_id"):
+                columns[name][at] = columns[name][row]
+            at -= 1
+
+
+def close_finished_batches(
+    columns: Mapping[str, NDArray[Any]],
+    payloads: Sequence[Payload],
+    status: Mapping[int, Status],
+) -> None:
+    """Mark parts of batches that are over and whose whole was left out as completed, in place.
+
+    A dump of unfinished entries only leaves out the whole of a finished batch and keeps its parts,
+    which never finish. Where sends and receives are batched (a whole or two parts of one sequence
+    id are there) and the group's last completed sequence id is one of a batch (it lies beyond all
+    of its collectives), the parts up to it are over.
+    """
+    p2p = columns["p2p"]
+    if not p2p.any():
+        return
+    whole = _of(columns["payload"], [p.op == "coalesced" for p in payloads], np.bool_)
+    for index, known in status.items():
+        mine = columns["group"] == index
+        sends = np.flatnonzero(mine & p2p & ~whole)
+        seqs = columns["seq"][sends]
+        batched = (whole & mine & p2p).any() or len(np.unique(seqs)) < len(seqs)
+        if batched and known.completed > columns["seq"][mine & ~p2p].max(initial=0):
+            over = sends[seqs <= known.completed]
+            columns["state"][over] = State.COMPLETED
+
+
+def _number(keys: Sequence[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
+    """Keys as numbers in order of appearance, and the keys by number."""
+    table: dict[Any, int] = {}
+    numbers = [table.setdefault(key, len(table)) for key in keys]
+    return np.array(numbers, np.int32), tuple(table)
+
+
+def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[Any]:
+    return np.array(values, dtype)[index] if len(index) else np.zeros(0, dtype)
+
+
+def _group_keys(rows: Sequence[Any]) -> list[GroupKey]:
+    names = [row.get("process_group", "") for row in rows]
+    ids = _integers(rows, ("pg_id",)).tolist()
+    known: dict[Any, tuple[str, str]] = {}
+    keys = []
+    for name, pg_id in zip(names, ids, strict=True):
+        plain = tuple(name) if type(name) is list else name
+        if plain not in known:
+            known[plain] = _named(plain)
+        keys.append((*known[plain], pg_id))
+    return keys
+
+
+def _named(value: Any) -> tuple[str, str]:
+    """Name and description: a pair since schema 2.2, before it the name alone."""
+    if isinstance(value, str):
+        return value, ""
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(p, str) for p in value):
+        return value[0], "" if value[1] == "undefined" else value[1]
+    raise FlightRecordError("process_group is a name and a description")
+
+
+def _payload_keys(rows: Sequence[Any]) -> list[Any]:
+    return [
+        (
+            row["profiling_name"],
+            tuple(map(tuple, row.get("input_sizes") or ())),
+            tuple(map(tuple, row.get("output_sizes") or ())),
+            tuple(row.get("input_dtypes") or ()),
+            tuple(row.get("output_dtypes") or ()),
+        )
+        for row in rows
+    ]
+
+
+def _payload(key: tuple[Any, Any, Any, Any, Any]) -> Payload:
+    recorded, sizes_in, sizes_out, dtypes_in, dtypes_out = key
+    if not isinstance(recorded, str):
+        raise FlightRecordError("profiling_name is a text")
+    if not all(type(n) is int for sizes in (sizes_in, sizes_out) for size in sizes for n in size):
+        raise FlightRecordError("sizes are lists of numbers")
+    if not all(isinstance(dtype, str) for dtype in (*dtypes_in, *dtypes_out)):
+        raise FlightRecordError("dtypes are texts")
+    return Payload(
+        op=op_name(recorded),
+        recorded=recorded,
+        sizes_in=sizes_in,
+        sizes_out=sizes_out,
+        dtypes_in=tuple(dtype_name(dtype) or "" for dtype in dtypes_in),
+        dtypes_out=tuple(dtype_name(dtype) or "" for dtype in dtypes_out),
+    )
+
+
+def _is_p2p(payload: Payload) -> bool:
+    return payload.op in POINT_TO_POINT
+
+
+def _peer(payload: Payload) -> int:
+    """Rank in the group of the other side, from `nccl:send 0->1` and `nccl:recv 0<-1`."""
+    found = _PEER.search(payload.recorded[-24:])
+    return NONE if found is None else int(found[2])
+
+
+def _flags(rows: Sequence[Any], key: str) -> NDArray[np.bool_]:
+    return np.array([row.get(key) is True for row in rows], np.bool_)
+
+
+def _times(rows: Sequence[Any], key: str) -> NDArray[np.int64]:
+    """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
+    values = [row.get(key) or NONE for row in rows]
+    return _int64(values, key)
+
+
+def _integers(
+    rows: Sequence[Any], keys: tuple[str, ...], default: Sequence[int] | None = None
+) -> NDArray[np.int64]:
+    """Numbers under the first of `keys` that the rows have."""
+    for key in keys:
+        values = [row.get(key, _ABSENT) for row in rows]
+        if not values or values[0] is not _ABSENT:
+            return _int64(values, key)
+    return np.array(default if default is not None else np.full(len(rows), NONE), np.int64)
+
+
+def _int64(values: list[Any], key: str) -> NDArray[np.int64]:
+    if not set(map(type, values)) <= {int}:
+        raise FlightRecordError(f"{key} is a number")
+    return np.array(values, np.int64)
