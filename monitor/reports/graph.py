@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from monitor.analysis.finding import Analysis
 from monitor.flight_recorder.job import Job
-from monitor.reports.markup import clipped, drawing, element, escaped, words
+from monitor.reports.markup import drawing, element, escaped, fitted, words
 from monitor.reports.standing import Crowd, Role, crowds
-from monitor.reports.text import stuck_in
+from monitor.reports.text import idle, stuck_in
 from monitor.reports.wording import rank_list, rank_word
 
 _MOST = 24
-_WIDE, _HIGH = 236.0, 58.0
+_WIDE, _HIGH = 262.0, 58.0
 _GAP_X, _GAP_Y, _EDGE = 84.0, 16.0, 10.0
 
 
@@ -31,7 +31,8 @@ def graph(job: Job, analysis: Analysis) -> str:
     layers = _layers(every, drawn, edges)
     places = _places(layers, edges)
     shown = [(a, b) for a, b in edges if _leads_home(a, b, layers)]
-    width = max(x for x, _ in places.values()) + _WIDE + _EDGE
+    bows = any(places[a][0] == places[b][0] for a, b in shown)
+    width = max(x for x, _ in places.values()) + _WIDE + _EDGE + (bows and 60)
     height = max(y for _, y in places.values()) + _HIGH + _EDGE
     label = f"wait-for graph: {len(drawn)} crowds of ranks, {len(shown)} arrows"
     arrow = element(
@@ -144,14 +145,13 @@ def _box(job: Job, crowd: Crowd, at: tuple[float, float]) -> str:
     x, y = at
     title = f"{rank_word(job, crowd.ranks)}: {crowd.role}"
     stuck = [stuck_in(job, crowd, wait) for wait in crowd.waits]
-    first, second = _lines(job, crowd)
+    first, second = (fitted(line, _WIDE - 20) for line in _lines(job, crowd))
+    who = rank_word(job, crowd.ranks, 5)
     return element(
         "g",
         words("title", "; ".join([title, *stuck])),
         element("rect", x=x, y=y, width=_WIDE, height=_HIGH, rx=8),
-        words(
-            "text", clipped(rank_word(job, crowd.ranks, 5), 28), x=x + 12, y=y + 19, class_="who"
-        ),
+        words("text", fitted(who, _WIDE - 80, 14), x=x + 12, y=y + 19, class_="who"),
         words("text", first, x=x + 12, y=y + 35),
         words("text", second, x=x + 12, y=y + 50),
         words("text", crowd.role, x=x + _WIDE - 10, y=y + 18, text_anchor="end", class_="role"),
@@ -162,17 +162,11 @@ def _box(job: Job, crowd: Crowd, at: tuple[float, float]) -> str:
 def _lines(job: Job, crowd: Crowd) -> tuple[str, str]:
     """What a crowd is stuck in, in two short lines."""
     if not crowd.waits:
-        return {
-            Role.SILENT: ("no record", ""),
-            Role.CULPRIT: ("nothing unfinished in its record", ""),
-        }.get(crowd.role, ("nothing unfinished", ""))
+        return idle(crowd), ""
     wait = crowd.waits[0]
     group = job.groups[wait.group]
     if crowd.groups > 1:
-        like = clipped(group.desc or f"{len(group.members)} members", 22)
-        return clipped(wait.op, 36), f"{like} and its like ({crowd.groups})"
-    members = rank_list(job, group.members, 4)
-    return (
-        clipped(f"{wait.op} {wait.sequence}", 36),
-        clipped(f"{group.desc or group.name}: {members}", 38),
-    )
+        like = group.desc or f"groups of {len(group.members)}"
+        return f"{wait.op} in {crowd.groups} groups", like
+    members = f" of {rank_list(job, group.members, 3)}" if group.members else ""
+    return f"{wait.op} {wait.sequence}{members}", group.desc or group.name

@@ -10,18 +10,17 @@ from monitor.flight_recorder.job import Job
 from monitor.reports.graph import graph
 from monitor.reports.markup import element, escaped, words
 from monitor.reports.progress import concerned, members, offers, site, stands
-from monitor.reports.standing import Role, crowds
-from monitor.reports.text import awaited, moment, problem_lines, shown_sequences, stuck_in
+from monitor.reports.standing import crowds
+from monitor.reports.text import awaited, idle, moment, problem_lines, shown_sequences, stuck_in
 from monitor.reports.timeline import timeline
 from monitor.reports.wording import (
     MEANINGS,
-    TITLES,
-    accused,
     group_label,
     headline,
     rank_list,
     rank_word,
     read_line,
+    title,
     where,
     with_hosts,
 )
@@ -35,11 +34,12 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def page(job: Job, analysis: Analysis) -> str:
     """The whole document."""
-    title = headline(job, analysis.findings, analysis.culprits)
+    answer = headline(job, analysis.findings, analysis.culprits)
+    tone = "bad" if analysis.culprits else "doubt" if analysis.findings else "good"
     body = (
         element(
             "header",
-            words("h1", title, class_="bad" if analysis.findings else "good"),
+            words("h1", answer, class_=tone),
             words("p", read_line(job), class_="meta"),
         ),
         element("main", *_sections(job, analysis)),
@@ -50,7 +50,7 @@ def page(job: Job, analysis: Analysis) -> str:
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{escaped(_POLICY)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        words("title", f"lightkeeper: {title}"),
+        words("title", f"lightkeeper: {answer}"),
         element("style", _CSS.read_text(encoding="utf-8")),
     )
     return "<!doctype html>\n" + element("html", head, element("body", *body), lang="en") + "\n"
@@ -97,19 +97,20 @@ def _verdict(job: Job, number: int, finding: Finding) -> str:
     facts.append(("hosts", with_hosts(job, finding.culprits)))
     facts += finding.evidence.items()
     facts.append(("confidence", f"{finding.confidence}: {MEANINGS[finding.confidence]}"))
-    shown = [(what, seen) for what, seen in facts if seen and seen != "-"]
+    shown = [fact for fact in facts if fact[1] and fact[1] != "-"]
+    who, what = title(job, finding)
     return element(
         "article",
         element(
             "h2",
             words("span", f"{number}."),
-            words("b", accused(job, finding)),
-            words("span", TITLES[finding.kind]),
+            words("b", f"{who}:"),
+            words("span", what),
             words("span", finding.kind, class_="chip"),
             words("span", finding.confidence, class_="chip"),
         ),
         words("p", finding.reason, class_="reason"),
-        element("dl", *(words("dt", what) + words("dd", seen) for what, seen in shown)),
+        element("dl", *(words("dt", name) + words("dd", seen) for name, seen in shown)),
         class_="verdict unsure" if unsure else "verdict",
     )
 
@@ -122,8 +123,7 @@ def _waits(job: Job, analysis: Analysis) -> str:
         for wait in waits:
             cells = [rank_list(job, one.ranks), str(one.role)]
             if wait is None:
-                cells += ["nothing unfinished" if one.role is not Role.SILENT else "no record"]
-                cells += ["-", "-", "-"]
+                cells += [idle(one), "-", "-", "-"]
             else:
                 cells += [stuck_in(job, one, wait), moment(wait.since_ns), awaited(job, one)]
                 cells += [site(job, wait.row) or "-"]
@@ -145,7 +145,7 @@ def _left_out(analysis: Analysis) -> str:
 
 def _group(job: Job, analysis: Analysis, group: int, *, first: bool) -> str:
     one = job.groups[group]
-    title = f"{group_label(one)}: {rank_word(job, members(job, group), 12)}"
+    summary = f"{group_label(one)}: {rank_word(job, members(job, group), 12)}"
     told = " (as far as its entries tell)" if one.inferred or not one.members else ""
     head = ("ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
     rows = [
@@ -164,7 +164,7 @@ def _group(job: Job, analysis: Analysis, group: int, *, first: bool) -> str:
     ]
     return element(
         "details",
-        words("summary", title + told),
+        words("summary", summary + told),
         _table(head, rows),
         *(_called(job, group, *at) for at in shown_sequences(job, analysis, group)),
         open="" if first else None,

@@ -37,6 +37,15 @@ def drawing(width: float, height: float, label: str, *inside: str) -> str:
     return f'<div class="draw"><svg {size} {named}>{"".join(inside)}</svg></div>'
 
 
-def clipped(text: str, letters: int) -> str:
-    """At most so many letters; the whole text belongs into a `<title>` then."""
-    return text if len(text) <= letters else text[: letters - 1] + "…"
+def fitted(text: str, width: float, size: float = 12) -> str:
+    """As much as surely fits: SVG neither wraps nor measures. The whole belongs into a `<title>`.
+
+    Widths are of a common sans-serif (DejaVu Sans, the widest of usual system fonts), in ems.
+    """
+    room = width / size
+    text = clean(text, 400)
+    for index, letter in enumerate(text):
+        room -= 0.72 if letter.isupper() or letter in "@%&" or not letter.isascii() else 0.6
+        if room < 0:
+            return text[: max(0, index - 1)] + "…"
+    return text

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from monitor.analysis.finding import Analysis
 from monitor.flight_recorder.job import NONE, Job, State, Status
-from monitor.reports.standing import Role, roles
+from monitor.reports.standing import Role, roles, rows_of, unfinished
 from monitor.reports.wording import clean
-
-UNFINISHED = (State.UNKNOWN, State.SCHEDULED, State.STARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,6 @@ class Offer:
     site: str
 
 
-def unfinished(job: Job) -> NDArray[np.bool_]:
-    """Which entries no record calls finished."""
-    return np.isin(job.columns["state"], UNFINISHED)
-
-
 def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
     """All members of a group, culprits first."""
     role = roles(job, analysis)
@@ -59,7 +52,7 @@ def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
     done_rows = mine & (job.columns["state"] == State.COMPLETED)
     by_key: dict[_Standing, list[int]] = defaultdict(list)
     for rank in members(job, group):
-        rows = _of_rank(job, rank)
+        rows = rows_of(job, rank)
         seqs = job.columns["seq"][rows]
         waiting = seqs[open_rows[rows]]
         ended = seqs[done_rows[rows]]
@@ -87,11 +80,6 @@ def members(job: Job, group: int) -> tuple[int, ...]:
         return tuple(sorted(told))
     seen = job.columns["rank"][job.columns["group"] == group]
     return tuple(int(rank) for rank in np.unique(seen))
-
-
-def _of_rank(job: Job, rank: int) -> slice:
-    first, last = np.searchsorted(job.columns["rank"], [rank, rank + 1])
-    return slice(int(first), int(last))
 
 
 def _most(told: int, seen: NDArray[np.int64]) -> int | None:

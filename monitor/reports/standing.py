@@ -14,12 +14,18 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from monitor.analysis.finding import Analysis, Wait
-from monitor.flight_recorder.job import Job
+from monitor.flight_recorder.job import Job, State
 
 _ROUNDS = 12
 
 _Key = Callable[[int], Hashable]
+
+
+UNFINISHED = (State.UNKNOWN, State.SCHEDULED, State.STARTED)
 
 
 class Role(StrEnum):
@@ -48,6 +54,20 @@ class Crowd:
     """Ranks for which its members wait, sorted."""
     groups: int
     """In how many process groups its members wait."""
+    unfinished: int | None
+    """Entries that its first rank has not finished; None without a record."""
+
+
+def rows_of(job: Job, rank: int) -> slice:
+    """A rank's rows in `Job.columns`."""
+    first, last = np.searchsorted(job.columns["rank"], [rank, rank + 1])
+    return slice(int(first), int(last))
+
+
+def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
+    """Which entries, of a rank or of all, no record calls finished."""
+    states = job.columns["state"]
+    return np.isin(states if rank is None else states[rows_of(job, rank)], UNFINISHED)
 
 
 def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
@@ -78,7 +98,7 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
         lambda rank: (
             role[rank],
             marks[rank],
-            tuple((w.group, w.sequence, w.op, w.waits_for) for w in waits[rank]),
+            tuple((w.group, w.sequence, w.op, _whom(job, w)) for w in waits[rank]),
         ),
     )
     chosen = (
@@ -86,8 +106,15 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
         if len(exact) <= at_most
         else _coarsest(job, role, marks, waits, exact=exact, at_most=at_most)
     )
-    made = [_crowd(members, role, waits) for members in chosen]
+    made = [_crowd(job, members, role, waits) for members in chosen]
     return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
+
+
+def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
+    """For whom a rank waits; None for everybody else in the group, whoever that leaves."""
+    members = job.groups[wait.group].members
+    everybody = len(wait.waits_for) == len(members) - 1 > 1
+    return None if everybody and wait.rank not in wait.waits_for else wait.waits_for
 
 
 def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
@@ -154,7 +181,10 @@ def _shape(job: Job, group: int) -> Hashable:
 
 
 def _crowd(
-    members: tuple[int, ...], role: Mapping[int, Role], waits: Mapping[int, Sequence[Wait]]
+    job: Job,
+    members: tuple[int, ...],
+    role: Mapping[int, Role],
+    waits: Mapping[int, Sequence[Wait]],
 ) -> Crowd:
     every = [wait for rank in members for wait in waits[rank]]
     return Crowd(
@@ -163,4 +193,5 @@ def _crowd(
         tuple(waits[members[0]]),
         tuple(sorted({to for wait in every for to in wait.waits_for})),
         len({wait.group for wait in every}),
+        int(unfinished(job, members[0]).sum()) if members[0] in job.ranks else None,
     )

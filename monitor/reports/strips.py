@@ -10,21 +10,22 @@ columns exist; there each rank keeps its own order, and the same two stand cross
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from monitor.analysis.finding import Analysis
 from monitor.flight_recorder.job import NONE, Job, State
-from monitor.reports.progress import unfinished
-from monitor.reports.standing import ORDER, Role, roles
+from monitor.reports.standing import ORDER, UNFINISHED, Role, roles, rows_of, unfinished
 
-COLUMNS = 34
+COLUMNS = 32
 _BEFORE = 8
 _SPAN = 48
 
-_Chain = list[tuple[Hashable, int]]
+_Key = tuple[int, int, tuple[int, int] | None, int]
+"""Group, sequence id, the two sides of a point-to-point operation, which of its parts."""
+_Chain = list[tuple[_Key, int]]
 """Keys of the collectives of a rank in its order, each with its row in `Job.columns`."""
 
 
@@ -56,9 +57,9 @@ class Strip:
 def strips(job: Job, analysis: Analysis, at_most: int) -> tuple[Strip, ...]:
     """A strip for every rank, those alike together; culprits first."""
     chains = dict(_chains(job))
-    columns = _in_order({rank: [key for key, _ in chain] for rank, chain in chains.items()})
+    columns = _in_order(_with_groups(chains))
     marked = {(one.group, one.sequence) for one in analysis.findings if one.group is not None}
-    first = _first_column(analysis, chains, columns)
+    first = _first_column(job, analysis, chains, columns)
     role = roles(job, analysis)
     cells: dict[int, tuple[Cell, ...]] = {}
     later: dict[int, int] = {}
@@ -75,7 +76,7 @@ def strips(job: Job, analysis: Analysis, at_most: int) -> tuple[Strip, ...]:
         ]
         cells[rank] = tuple(one for one in mine if 0 <= one.column < COLUMNS)
         last = cells[rank][-1].row if cells[rank] else (chain[0][1] - 1 if chain else NONE)
-        later[rank] = 0 if not chain else _end(job, rank) - 1 - last
+        later[rank] = 0 if not chain else rows_of(job, rank).stop - 1 - last
     return _fold(job, role, cells, later, at_most)
 
 
@@ -83,20 +84,16 @@ def _chains(job: Job) -> Iterator[tuple[int, _Chain]]:
     """From each rank the entries round the place where it stands."""
     waiting = unfinished(job)
     for rank in job.ranks:
-        begin, end = np.searchsorted(job.columns["rank"], [rank, rank + 1]).tolist()
+        begin, end = rows_of(job, rank).start, rows_of(job, rank).stop
         stuck = np.flatnonzero(waiting[begin:end])
         start = begin + int(stuck[0]) - _BEFORE if len(stuck) else end - _SPAN
         start = max(begin, start)
         yield rank, _chain(job, rank, range(start, min(end, start + _SPAN)))
 
 
-def _end(job: Job, rank: int) -> int:
-    return int(np.searchsorted(job.columns["rank"], rank + 1))
-
-
 def _chain(job: Job, rank: int, rows: range) -> _Chain:
     columns = job.columns
-    seen: dict[Hashable, int] = defaultdict(int)
+    seen: dict[tuple[int, int, tuple[int, int] | None], int] = defaultdict(int)
     chain: _Chain = []
     for row in rows:
         peer = int(columns["peer"][row])
@@ -111,15 +108,27 @@ def _place(job: Job, row: int) -> tuple[int, int]:
     return int(job.columns["group"][row]), int(job.columns["seq"][row])
 
 
-def _in_order(chains: Mapping[int, list[Hashable]]) -> dict[int, list[int]]:
+def _with_groups(chains: Mapping[int, _Chain]) -> dict[int, list[_Key]]:
+    """The chains, and one more for each group: its own order, whoever's record begins later."""
+    found = {rank: [key for key, _ in chain] for rank, chain in chains.items()}
+    by_group: dict[tuple[int, tuple[int, int] | None], set[_Key]] = defaultdict(set)
+    for chain in chains.values():
+        for key, _ in chain:
+            by_group[key[0], key[2]].add(key)
+    for index, keys in enumerate(by_group.values()):
+        found[-1 - index] = sorted(keys, key=lambda key: (key[1], key[3]))
+    return found
+
+
+def _in_order(chains: Mapping[int, list[_Key]]) -> dict[int, list[int]]:
     """A column for each place of each chain: topological levels, cycles cut where they are met."""
-    holders: dict[Hashable, int] = defaultdict(int)
+    holders: dict[_Key, int] = defaultdict(int)
     for chain in chains.values():
         for key in chain:
             holders[key] += 1
     columns: dict[int, list[int]] = {rank: [] for rank in chains}
-    arrived: dict[Hashable, list[int]] = {}
-    ready: deque[Hashable] = deque()
+    arrived: dict[_Key, list[int]] = {}
+    ready: deque[_Key] = deque()
 
     def arrive(rank: int) -> None:
         chain, at = chains[rank], len(columns[rank])
@@ -132,7 +141,7 @@ def _in_order(chains: Mapping[int, list[Hashable]]) -> dict[int, list[int]]:
     for rank in sorted(chains):
         arrive(rank)
     while arrived:
-        key = ready.popleft() if ready else min(arrived, key=lambda one: min(arrived[one]))
+        key = ready.popleft() if ready else max(arrived, key=lambda one: _cut(arrived[one]))
         here = arrived.pop(key)
         holders[key] -= len(here)
         column = max(columns[rank][-1] + 1 if columns[rank] else 0 for rank in here)
@@ -142,21 +151,27 @@ def _in_order(chains: Mapping[int, list[Hashable]]) -> dict[int, list[int]]:
     return columns
 
 
+def _cut(here: Sequence[int]) -> tuple[int, int]:
+    """Where a cycle is cut: where most ranks stand already, then at the lowest rank."""
+    ranks = [rank for rank in here if rank >= 0]
+    return len(ranks), -min(ranks, default=0)
+
+
 def _first_column(
-    analysis: Analysis, chains: Mapping[int, _Chain], columns: Mapping[int, list[int]]
+    job: Job, analysis: Analysis, chains: Mapping[int, _Chain], columns: Mapping[int, list[int]]
 ) -> int:
     """So that the places where ranks stand are in the picture, and a little of what was before."""
-    stuck = {wait.row for wait in analysis.waits}
-    at = sorted(
-        column
-        for rank, chain in chains.items()
-        for (_, row), column in zip(chain, columns[rank], strict=True)
-        if row in stuck
-    )
-    if at:
-        return max(0, at[0] - _BEFORE)
-    last = max((mine[-1] for mine in columns.values() if mine), default=0)
-    return max(0, last + 1 - COLUMNS)
+    told = {wait.row for wait in analysis.waits}
+    stuck, waiting, last = [], [], 0
+    for rank, chain in chains.items():
+        for (_, row), column in zip(chain, columns[rank], strict=True):
+            last = max(last, column)
+            if row in told:
+                stuck.append(column)
+            if job.columns["state"][row] in UNFINISHED:
+                waiting.append(column)
+    at = stuck or waiting
+    return max(0, min(at) - _BEFORE if at else last + 1 - COLUMNS)
 
 
 def _fold(
@@ -193,7 +208,7 @@ def _fold(
     return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
 
 
-_STUCK = (State.UNKNOWN, State.SCHEDULED, State.STARTED, State.FAILED)
+_STUCK = (*UNFINISHED, State.FAILED)
 
 
 def _look(job: Job, cells: tuple[Cell, ...]) -> Hashable:

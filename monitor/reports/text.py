@@ -16,8 +16,6 @@ from monitor.reports.progress import members, offers, site, stands
 from monitor.reports.standing import Crowd, Role, crowds
 from monitor.reports.wording import (
     MEANINGS,
-    TITLES,
-    accused,
     clean,
     counted,
     group_label,
@@ -25,6 +23,7 @@ from monitor.reports.wording import (
     rank_list,
     rank_word,
     read_line,
+    title,
     where,
     with_hosts,
 )
@@ -65,10 +64,11 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
 
 def _finding(job: Job, number: int, finding: Finding) -> Iterator[RenderableType]:
     unsure = finding.confidence is Confidence.UNSURE
-    title = Text(f"{number}. {accused(job, finding)}", "bold magenta" if unsure else "bold red")
-    title.append(f": {TITLES[finding.kind]}", "bold")
-    title.append(f"  ({finding.kind}, {finding.confidence})", "dim")
-    yield title
+    who, what_ = title(job, finding)
+    heading = Text(f"{number}. {who}", "bold magenta" if unsure else "bold red")
+    heading.append(f": {what_}", "bold")
+    heading.append(f"  ({finding.kind}, {finding.confidence})", "dim")
+    yield heading
     yield Padding(Text(clean(finding.reason)), (0, 0, 0, 3))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -97,7 +97,7 @@ def _waits(job: Job, analysis: Analysis) -> Table:
             made.add_row(
                 Text(rank_list(job, one.ranks), _STYLES[one.role]),
                 Text(str(one.role), _STYLES[one.role]),
-                Text("-" if wait is None else stuck_in(job, one, wait)),
+                Text(idle(one) if wait is None else stuck_in(job, one, wait)),
                 Text("-" if wait is None else moment(wait.since_ns)),
                 Text("-" if wait is None else awaited(job, one)),
                 Text("-" if wait is None else site(job, wait.row) or "-"),
@@ -115,6 +115,13 @@ def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:
     if crowd.groups == 1:
         return f"{op} {wait.sequence} of {group_label(group)}"
     return f"{op} of {clean(group.desc or group.name, 80)} and its like ({crowd.groups} groups)"
+
+
+def idle(crowd: Crowd) -> str:
+    """What a crowd that waits in nothing has instead."""
+    if crowd.role is Role.SILENT or crowd.unfinished is None:
+        return "no record"
+    return f"{crowd.unfinished} unfinished" if crowd.unfinished else "nothing unfinished"
 
 
 def awaited(job: Job, crowd: Crowd) -> str:

@@ -7,16 +7,16 @@ from itertools import chain
 
 from monitor.analysis.finding import Analysis
 from monitor.flight_recorder.job import Job, State
-from monitor.reports.markup import clipped, drawing, element, words
+from monitor.reports.markup import drawing, element, fitted, words
 from monitor.reports.progress import site, state_word, what
-from monitor.reports.standing import Role
+from monitor.reports.standing import UNFINISHED, Role
 from monitor.reports.strips import Cell, Strip, category, strips
 from monitor.reports.text import moment
 from monitor.reports.wording import clean, group_label, rank_word
 
 _MOST = 48
 _HUES = 6
-_LABEL, _CELL, _ROW, _TAIL = 190.0, 28.0, 24.0, 170.0
+_LABEL, _CELL, _ROW, _TAIL = 190.0, 28.0, 24.0, 230.0
 _SHORT: Mapping[str, str] = {
     "all_reduce": "AR",
     "all_gather": "AG",
@@ -66,7 +66,7 @@ def _row(
         element(
             "text",
             words("title", f"{rank_word(job, row.ranks)}: {row.role}"),
-            words("tspan", clipped(name, 24)),
+            words("tspan", fitted(name, _LABEL - 12)),
             x=0,
             y=top + 16,
             class_=f"who {row.role}",
@@ -86,7 +86,7 @@ def _cell(job: Job, hues: Mapping[str, int], cell: Cell, top: float, *, alone: b
     x = _LABEL + cell.column * _CELL
     label = _SHORT.get(payload.op, payload.op[:3].upper())
     if alone and int(job.columns["peer"][row]) >= 0:
-        label = clipped(f"{label}{int(job.columns['peer'][row])}", 4)
+        label = fitted(f"{label}{int(job.columns['peer'][row])}", _CELL, 10.5)
     hue = hues.get(category(job, group), _HUES - 1)
     return element(
         "g",
@@ -136,6 +136,8 @@ def _tail(job: Job, analysis: Analysis, row: Strip) -> str:
     elif since:
         at = moment(min(since))
         parts.append("stuck" if at == "-" else f"stuck since {at}")
+    elif any(cell.state in UNFINISHED for cell in row.cells):
+        parts.append("unfinished")
     elif all(cell.state is State.COMPLETED for cell in row.cells):
         parts.append("nothing unfinished")
     return ", ".join(parts + ([] if row.same else ["others differ"]))

@@ -17,7 +17,7 @@ TITLES: Final[Mapping[Fault, str]] = {
     Fault.SILENT: "no record, and others wait for it",
     Fault.GPU_BEHIND: "GPU stopped before its peers'",
     Fault.STUCK_INSIDE: "a whole group is stuck inside a collective",
-    Fault.MISMATCH: "called another collective than its peers",
+    Fault.MISMATCH: "called something else than its peers",
     Fault.SKIPPED: "left a collective out",
     Fault.EXTRA: "called one collective too many",
     Fault.SILENT_MISMATCH: "another dtype than its peers: no hang, wrong numbers",
@@ -25,7 +25,23 @@ TITLES: Final[Mapping[Fault, str]] = {
     Fault.POINT_TO_POINT: "a send or recv that nobody answers",
     Fault.TIMED_OUT: "ended by its timeout or an error everywhere",
 }
-"""A kind as the predicate of its culprits, or of what happened where it has none."""
+"""A kind as the predicate of its culprits."""
+
+UNSOLVED: Final[Mapping[Fault, str]] = {
+    Fault.NOT_ENTERED: "somebody did not come to a collective",
+    Fault.NOT_ENQUEUING: "somebody stopped launching collectives",
+    Fault.SILENT: "ranks without a record, and others wait for them",
+    Fault.GPU_BEHIND: "a GPU stopped before its peers'",
+    Fault.STUCK_INSIDE: "a whole group is stuck inside a collective",
+    Fault.MISMATCH: "members of a group call different things",
+    Fault.SKIPPED: "somebody left a collective out",
+    Fault.EXTRA: "somebody called one collective too many",
+    Fault.SILENT_MISMATCH: "different dtypes of the same size: no hang, wrong numbers",
+    Fault.ORDER_INVERSION: "deadlock: collectives in different order",
+    Fault.POINT_TO_POINT: "a send or recv that nobody answers",
+    Fault.TIMED_OUT: "ended by its timeout or an error everywhere",
+}
+"""A kind where nobody is accused."""
 
 MEANINGS: Final[Mapping[Confidence, str]] = {
     Confidence.CERTAIN: "seen directly, or the only explanation of what every rank shows",
@@ -114,14 +130,15 @@ def where(job: Job, finding: Finding) -> str:
     return f"{what} of {group_label(job.groups[finding.group])}"
 
 
-def accused(job: Job, finding: Finding) -> str:
-    """Who did it: `rank 9`, `cannot tell between ranks 0 and 1`, or nobody in particular."""
+def title(job: Job, finding: Finding) -> tuple[str, str]:
+    """Who did it, and what; or what happened, and between whom it cannot be told."""
     if finding.culprits:
-        return rank_word(job, finding.culprits)
+        return rank_word(job, finding.culprits), TITLES[finding.kind]
     if finding.between:
         sides = [rank_word(job, side) for side in finding.between]
-        return f"cannot tell between {' or '.join(sides)}"
-    return "nobody in particular"
+        last = f"{', '.join(sides[:-1])} and {sides[-1]}" if len(sides) > 1 else sides[0]
+        return UNSOLVED[finding.kind], f"cannot tell between {last}"
+    return UNSOLVED[finding.kind], "no rank to accuse"
 
 
 def with_hosts(job: Job, ranks: Iterable[int]) -> str:
