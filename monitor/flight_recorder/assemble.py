@@ -88,9 +88,8 @@ def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
     """Members of each local group of each record, as global ranks.
 
     Under TorchFT each replica group is a world of its own that counts its ranks from 0, while the
-    file's name tells the rank in the whole job: such a world does not have its own rank, or has
-    it only in the first replica group. (Torch's `transform_ft` needs the size of a replica group
-    as an option for this.)
+    file's name tells the rank in the whole job: but for the first replica group, such a world does
+    not have the rank. (Torch's `transform_ft` needs the size of a replica group as an option.)
     """
     found = []
     for record in records:
@@ -98,7 +97,7 @@ def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
         found.append(
             [
                 tuple(rank + shift for rank in group.members)
-                if shift and group.generation is None
+                if shift and record.rank not in group.members
                 else group.members
                 for group in record.dump.groups
             ]
@@ -109,8 +108,11 @@ def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
 def _shift(record: Record) -> int:
     for group in record.dump.groups:
         size = len(group.members)
-        own_world = group.desc == _WORLD and group.members == tuple(range(size))
-        if own_world and record.rank >= size:
+        if (
+            group.desc == _WORLD
+            and 0 < size <= record.rank
+            and group.members == tuple(range(size))
+        ):
             return record.rank - record.rank % size
     return 0
 

@@ -80,7 +80,7 @@ def loads(data: bytes) -> Any:
     """
     _inspect(data)
     try:
-        return _Plain(io.BytesIO(data)).load()
+        return _Plain(io.BufferedReader(io.BytesIO(data))).load()
     except FlightRecordError:
         raise
     except Exception as exc:
@@ -122,7 +122,7 @@ def _starts(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
     end = len(raw)  # a place of its own that leads to itself
     jump = step
     for _ in range(_STRIDE.bit_length() - 1):
-        jump = jump[jump]
+        jump = jump.take(jump)
     anchors, at = [], 0
     limit = MAX_INSTRUCTIONS // _STRIDE
     while at < end:
@@ -133,7 +133,7 @@ def _starts(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
     table = np.empty((len(anchors), _STRIDE), np.int64)
     table[:, 0] = anchors
     for column in range(1, _STRIDE):
-        table[:, column] = step[table[:, column - 1]]
+        table[:, column] = step.take(table[:, column - 1])
     starts = table.reshape(-1)
     return starts[starts < end]
 
@@ -142,7 +142,7 @@ def _steps(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Byte -> where the next instruction begins, if one begins here; the end for the last."""
     end = len(raw)
     step = np.arange(end + 1)
-    step[:end] += _FIXED[raw]
+    step[:end] += _FIXED.take(raw)
     for op, width in _SIZED.items():
         at = np.flatnonzero(raw == op)
         at = at[at + width < end]
