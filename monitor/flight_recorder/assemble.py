@@ -108,11 +108,7 @@ def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
 def _shift(record: Record) -> int:
     for group in record.dump.groups:
         size = len(group.members)
-        if (
-            group.desc == _WORLD
-            and 0 < size <= record.rank
-            and group.members == tuple(range(size))
-        ):
+        if group.desc == _WORLD and 0 < size <= record.rank and group.members == tuple(range(size)):
             return record.rank - record.rank % size
     return 0
 

@@ -1,7 +1,7 @@
 """The wait-for graph as SVG: culprits on the left, and behind them everybody who waits.
 
-An arrow from A to B says that A waits for B. Only arrows that lead nearer to a root are drawn (and
-those among roots, which are the cycle of a deadlock): the others repeat what is there.
+An arrow from A to B says that A waits for B. Arrows that lead nearer to a root are drawn, and
+those that leave a root: they close the circle of a deadlock. The others repeat what is there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def graph(job: Job, analysis: Analysis) -> str:
     if not drawn:
         return ""
     layers = _layers(every, drawn, edges)
-    places = _places(layers, edges)
+    gap = _GAP_X if max(layers.values()) < 3 else _GAP_X / 2
+    places = _places(layers, edges, gap)
     shown = [(a, b) for a, b in edges if _leads_home(a, b, layers)]
     bows = any(places[a][0] == places[b][0] for a, b in shown)
     width = max(x for x, _ in places.values()) + _WIDE + _EDGE + (bows and 60)
@@ -92,11 +93,11 @@ def _layers(
 
 
 def _leads_home(a: int, b: int, layers: Mapping[int, int]) -> bool:
-    return layers[a] > layers[b] or layers[a] == layers[b] == 0
+    return layers[a] > layers[b] or layers[a] == 0
 
 
 def _places(
-    layers: Mapping[int, int], edges: Sequence[tuple[int, int]]
+    layers: Mapping[int, int], edges: Sequence[tuple[int, int]], gap: float
 ) -> dict[int, tuple[float, float]]:
     """Left upper corners: a column for each layer, a crowd near those for which it waits."""
     columns: dict[int, list[int]] = defaultdict(list)
@@ -113,7 +114,7 @@ def _places(
         column.sort(key=lambda one: (_middle(places, targets[one]), one))
         top = _EDGE + (tallest - len(column)) * (_HIGH + _GAP_Y) / 2
         for row, one in enumerate(column):
-            places[one] = (_EDGE + layer * (_WIDE + _GAP_X), top + row * (_HIGH + _GAP_Y))
+            places[one] = (_EDGE + layer * (_WIDE + gap), top + row * (_HIGH + _GAP_Y))
     return places
 
 
@@ -124,20 +125,21 @@ def _middle(places: Mapping[int, tuple[float, float]], of: Sequence[int]) -> flo
 
 def _line(at: tuple[float, float], to: tuple[float, float]) -> str:
     """From the waiting crowd's box to the one it waits for."""
-    x0, y0 = at[0], at[1] + _HIGH / 2
-    y1 = to[1] + _HIGH / 2
-    if at[0] == to[0]:  # both are roots: round the right side, down and up apart
+    (x0, y0), (x1, y1) = at, to
+    y0, y1 = y0 + _HIGH / 2, y1 + _HIGH / 2
+    if x0 == x1:  # both are roots: round the right side, down and up apart
         down = y1 > y0
-        x0, x1 = at[0] + _WIDE, to[0] + _WIDE
         y0, y1 = (y0 + 12, y1 - 12) if down else (y0 - 6, y1 + 6)
+        x0 = x1 = x0 + _WIDE
         bow = x0 + (56 if down else 30)
-        path = f"M{x0:.1f},{y0:.1f} C{bow:.1f},{y0:.1f} {bow:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
+    elif x0 < x1:  # away from a root, below the arrow that comes
+        y0, y1 = y0 + 16, y1 + 16
+        x0 += _WIDE
+        bow = (x0 + x1) / 2
     else:
-        x1 = to[0] + _WIDE
-        bow = (x0 - x1) / 2
-        path = (
-            f"M{x0:.1f},{y0:.1f} C{x0 - bow:.1f},{y0:.1f} {x1 + bow:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
-        )
+        x1 += _WIDE
+        bow = (x0 + x1) / 2
+    path = f"M{x0:.0f},{y0:.0f} C{bow:.0f},{y0:.0f} {bow:.0f},{y1:.0f} {x1:.0f},{y1:.0f}"
     return element("path", d=path, class_="edge", marker_end="url(#tip)")
 
 
@@ -168,5 +170,8 @@ def _lines(job: Job, crowd: Crowd) -> tuple[str, str]:
     if crowd.groups > 1:
         like = group.desc or f"groups of {len(group.members)}"
         return f"{wait.op} in {crowd.groups} groups", like
-    members = f" of {rank_list(job, group.members, 3)}" if group.members else ""
-    return f"{wait.op} {wait.sequence}{members}", group.desc or group.name
+    members = rank_list(job, group.members)
+    if len(members) > 12:
+        members = f"{len(group.members):,} ranks"
+    of = f" of {members}" if group.members else ""
+    return f"{wait.op} {wait.sequence}{of}", group.desc or group.name

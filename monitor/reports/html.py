@@ -20,6 +20,7 @@ from monitor.reports.wording import (
     rank_list,
     rank_word,
     read_line,
+    sentence,
     title,
     where,
     with_hosts,
@@ -109,7 +110,7 @@ def _verdict(job: Job, number: int, finding: Finding) -> str:
             words("span", finding.kind, class_="chip"),
             words("span", finding.confidence, class_="chip"),
         ),
-        words("p", finding.reason, class_="reason"),
+        words("p", sentence(finding.reason), class_="reason"),
         element("dl", *(words("dt", name) + words("dd", seen) for name, seen in shown)),
         class_="verdict unsure" if unsure else "verdict",
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from monitor.analysis.finding import Analysis
 from monitor.flight_recorder.job import NONE, Job, State, Status
-from monitor.reports.standing import Role, roles, rows_of, unfinished
+from monitor.reports.standing import ORDER, UNFINISHED, Role, roles, rows_of
 from monitor.reports.wording import clean
 
 
@@ -45,22 +45,29 @@ class Offer:
 
 
 def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
-    """All members of a group, culprits first."""
+    """All members of a group, culprits first.
+
+    Counted are its collectives, or its sends and recvs where it has nothing else. Where it has
+    both, pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last one
+    of either), so that the entries alone can be believed.
+    """
+    columns = job.columns
+    mine = columns["group"] == group
+    both = bool((mine & columns["p2p"]).any()), bool((mine & ~columns["p2p"]).any())
+    if both[1]:
+        mine &= ~columns["p2p"]
     role = roles(job, analysis)
-    mine = (job.columns["group"] == group) & ~job.columns["p2p"]
-    open_rows = mine & unfinished(job)
-    done_rows = mine & (job.columns["state"] == State.COMPLETED)
     by_key: dict[_Standing, list[int]] = defaultdict(list)
     for rank in members(job, group):
         rows = rows_of(job, rank)
-        seqs = job.columns["seq"][rows]
-        waiting = seqs[open_rows[rows]]
-        ended = seqs[done_rows[rows]]
+        at = np.flatnonzero(mine[rows]) + rows.start
+        seqs, states = columns["seq"][at], columns["state"][at]
+        waiting = seqs[np.isin(states, UNFINISHED)]
         info = job.ranks.get(rank)
-        told = Status() if info is None else info.status.get(group, Status())
+        told = Status() if info is None or all(both) else info.status.get(group, Status())
         key = (
-            _most(told.enqueued, seqs[mine[rows]]),
-            _most(told.completed, ended),
+            _most(told.enqueued, seqs),
+            _most(told.completed, seqs[states == State.COMPLETED]),
             int(waiting.min()) if len(waiting) else None,
             len(waiting),
             role.get(rank, Role.FREE),
@@ -70,7 +77,7 @@ def stands(job: Job, analysis: Analysis, group: int) -> tuple[Stand, ...]:
         Stand(tuple(ranks), role_, enqueued, completed, first, count)
         for (enqueued, completed, first, count, role_), ranks in by_key.items()
     ]
-    return tuple(sorted(made, key=lambda one: (list(Role).index(one.role), one.ranks)))
+    return tuple(sorted(made, key=lambda one: (ORDER.index(one.role), one.ranks)))
 
 
 def members(job: Job, group: int) -> tuple[int, ...]:
@@ -96,6 +103,8 @@ def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> tuple[O
     at = np.flatnonzero(
         (columns["group"] == group) & (columns["seq"] == sequence) & (columns["p2p"] == p2p)
     )
+    if p2p:
+        at = _of_stuck_pairs(job, at)
     by_key: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     seen = set()
     for row in at:
@@ -111,16 +120,31 @@ def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> tuple[O
     return tuple(sorted(made, key=lambda one: one.ranks))
 
 
+def _of_stuck_pairs(job: Job, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of all pairs in a group that are at the same number, those of which a side is stuck."""
+    ranks, peers = job.columns["rank"][rows], job.columns["peer"][rows]
+    pairs = list(zip(np.minimum(ranks, peers), np.maximum(ranks, peers), strict=True))
+    stuck = np.isin(job.columns["state"][rows], UNFINISHED)
+    open_pairs = {pair for pair, is_stuck in zip(pairs, stuck, strict=True) if is_stuck}
+    return rows[[pair in open_pairs for pair in pairs]] if open_pairs else rows
+
+
 def _why_absent(job: Job, rank: int, group: int, sequence: int) -> str:
     info = job.ranks.get(rank)
     if info is None:
         return "no record of this rank"
-    told = info.status.get(group, Status())
+    mixed = (job.columns["group"] == group) & job.columns["p2p"]
+    told = Status() if mixed.any() else info.status.get(group, Status())
     if told.completed >= sequence:
         return "completed"
     if told.enqueued >= sequence:
         return "enqueued, entry not in the record"
-    return "not enqueued" if told.enqueued >= 0 or not info.dropped else "not in the record"
+    rows = rows_of(job, rank)
+    ours = (job.columns["group"][rows] == group) & ~job.columns["p2p"][rows]
+    seen = job.columns["seq"][rows][ours]
+    if told.enqueued >= 0 or (len(seen) and seen.min() < sequence):
+        return "not enqueued"
+    return "not in the record" if info.dropped or info.only_active else "not enqueued"
 
 
 def what(job: Job, row: int | np.int64) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from monitor.analysis.finding import Analysis
 from monitor.flight_recorder.job import NONE, Job, State
+from monitor.flight_recorder.semantics import POINT_TO_POINT
 from monitor.reports.standing import ORDER, UNFINISHED, Role, roles, rows_of, unfinished
 
 COLUMNS = 32
@@ -58,7 +59,7 @@ def strips(job: Job, analysis: Analysis, at_most: int) -> tuple[Strip, ...]:
     """A strip for every rank, those alike together; culprits first."""
     chains = dict(_chains(job))
     columns = _in_order(_with_groups(chains))
-    marked = {(one.group, one.sequence) for one in analysis.findings if one.group is not None}
+    marks = _marks(analysis)
     first = _first_column(job, analysis, chains, columns)
     role = roles(job, analysis)
     cells: dict[int, tuple[Cell, ...]] = {}
@@ -70,7 +71,7 @@ def strips(job: Job, analysis: Analysis, at_most: int) -> tuple[Strip, ...]:
                 column - first,
                 row,
                 State(int(job.columns["state"][row])),
-                _place(job, row) in marked,
+                _marked(job, row, marks),
             )
             for (_, row), column in zip(chain, columns.get(rank, ()), strict=True)
         ]
@@ -104,8 +105,26 @@ def _chain(job: Job, rank: int, rows: range) -> _Chain:
     return chain
 
 
-def _place(job: Job, row: int) -> tuple[int, int]:
-    return int(job.columns["group"][row]), int(job.columns["seq"][row])
+def _marks(analysis: Analysis) -> Mapping[tuple[int | None, int | None, bool], set[int]]:
+    """Where findings point; for a send or recv also whose, as other pairs use the same numbers."""
+    marks: dict[tuple[int | None, int | None, bool], set[int]] = defaultdict(set)
+    for one in analysis.findings:
+        sides = (rank for side in one.between for rank in side)
+        marks[one.group, one.sequence, one.op in POINT_TO_POINT].update(one.culprits, sides)
+    return marks
+
+
+def _marked(
+    job: Job, row: int, marks: Mapping[tuple[int | None, int | None, bool], set[int]]
+) -> bool:
+    columns = job.columns
+    p2p = bool(columns["p2p"][row])
+    whose = marks.get((int(columns["group"][row]), int(columns["seq"][row]), p2p))
+    if whose is None:
+        return False
+    return (
+        not p2p or not whose or bool({int(columns["rank"][row]), int(columns["peer"][row])} & whose)
+    )
 
 
 def _with_groups(chains: Mapping[int, _Chain]) -> dict[int, list[_Key]]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
 from monitor.flight_recorder.job import Job
+from monitor.flight_recorder.semantics import POINT_TO_POINT
 from monitor.reports.progress import members, offers, site, stands
 from monitor.reports.standing import Crowd, Role, crowds
 from monitor.reports.wording import (
@@ -23,6 +24,7 @@ from monitor.reports.wording import (
     rank_list,
     rank_word,
     read_line,
+    sentence,
     title,
     where,
     with_hosts,
@@ -69,9 +71,9 @@ def _finding(job: Job, number: int, finding: Finding) -> Iterator[RenderableType
     heading.append(f": {what_}", "bold")
     heading.append(f"  ({finding.kind}, {finding.confidence})", "dim")
     yield heading
-    yield Padding(Text(clean(finding.reason)), (0, 0, 0, 3))
+    yield Padding(Text(sentence(finding.reason)), (0, 0, 0, 3))
     facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(style="dim", max_width=44)
     facts.add_column(overflow="fold")
     hosts = with_hosts(job, finding.culprits)
     rows = [
@@ -174,9 +176,7 @@ def shown_sequences(job: Job, analysis: Analysis, group: int) -> tuple[tuple[int
             found[wait.sequence, bool(job.columns["p2p"][wait.row])] = None
     for one in analysis.findings:
         if one.group == group and one.sequence is not None:
-            # of a collective unless somebody waits there in a send or a recv
-            p2p = (one.sequence, True) in found and (one.sequence, False) not in found
-            found[one.sequence, p2p] = None
+            found[one.sequence, one.op in POINT_TO_POINT] = None
     return tuple(sorted(found))[:6]
 
 

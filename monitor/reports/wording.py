@@ -62,6 +62,13 @@ def clean(text: str, at_most: int = _LONGEST) -> str:
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
 
+def sentence(text: str) -> str:
+    """A reason as a sentence of its own. A rank's name at its start keeps its letters."""
+    line = clean(text)
+    begins = line.split(" ", 1)[0]
+    return line[:1].upper() + line[1:] if begins.isalpha() and begins.islower() else line
+
+
 def counted(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
