@@ -50,6 +50,8 @@ class _Key(NamedTuple):
     """Empty when nobody knows them."""
     age: int
     generation: int | None
+    inferred: bool = False
+    """Whether there may be more members."""
     owner: int = NONE
     """The one rank that knows it, where it cannot be matched with anything of its peers'."""
 
@@ -157,7 +159,7 @@ def _supplied(
 
 def _key(group: LocalGroup, members: tuple[int, ...], rank: int) -> _Key:
     if members or group.name:
-        return _Key(group.name, members, group.age, group.generation)
+        return _Key(group.name, members, group.age, group.generation, group.inferred)
     # nameless, and members unknown: peers' nameless groups may be any others
     return _Key("", (), group.age, group.generation, owner=rank)
 
@@ -191,7 +193,7 @@ class _Groups:
                     name=key.name,
                     desc=desc[key],
                     members=key.members or _inferred(desc[key], seen[key], expected),
-                    inferred=not key.members,
+                    inferred=key.inferred or not key.members,
                     generation=key.generation,
                 )
                 for key in ordered
@@ -257,14 +259,15 @@ def _columns(
         columns["site"][rows] = _renumbered(
             dump.columns["site"], [sites.setdefault(s, len(sites)) for s in dump.sites]
         )
-        columns["peer"][rows] = _peers(columns, rows, table.groups)
+        if not dump.global_peers:
+            columns["peer"][rows] = _peers(columns, rows, table.groups)
     return columns, tuple(payloads), tuple(sites)
 
 
 def _renumbered(column: NDArray[Any], numbers: Sequence[int]) -> NDArray[np.int32]:
     """`numbers` at the places that `column` names; NONE stays NONE."""
-    table: NDArray[np.int32] = np.array([*numbers, NONE], np.int32)
-    return table[column]
+    renumbered: NDArray[np.int32] = np.array([*numbers, NONE], np.int32)[column]
+    return renumbered
 
 
 def _peers(

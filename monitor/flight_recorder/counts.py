@@ -15,6 +15,10 @@ from monitor.flight_recorder.job import Payload
 UNKNOWN_SIZE: Final = 0
 """For `size`, where the members of a group are not known, or only some of them (inferred)."""
 
+_EVEN_ALL_TO_ALL: Final = ":all_to_all_single"
+"""Torchcomms' name for the one that is never split unevenly; the function of torch.distributed of
+the same name, which the ring records without a backend, may be."""
+
 _Counts = tuple[int, ...]
 
 
@@ -38,10 +42,11 @@ def counts_of(payload: Payload, size: int) -> tuple[_Counts, _Counts]:
             return _gathered(given, got, size)
         case "reduce_scatter":
             return _scattered(given, got, size)
-        case "gather":
-            return given, ()
-        case "scatter":
-            return _received(given, got)[0], ()
+        case "all_to_all" if payload.recorded.endswith(_EVEN_ALL_TO_ALL):
+            return given, got if given != got else ()
+        case "gather" | "scatter":
+            received = payload.op == "scatter" and not swapped(payload)
+            return (got if received else given), ()
         case _:
             return (), ()
 
@@ -49,8 +54,18 @@ def counts_of(payload: Payload, size: int) -> tuple[_Counts, _Counts]:
 def claims_root(payload: Payload) -> bool:
     """Of gather and scatter: whether this member holds the list that only the root has."""
     given, got = numbers(payload.sizes_in), numbers(payload.sizes_out)
-    held = got if payload.op == "gather" else _received(given, got)[1]
+    held = got if payload.op == "gather" or swapped(payload) else given
     return len(held) > 1 or sum(held) > 0
+
+
+def swapped(payload: Payload) -> bool:
+    """Of scatter: whether what the member gets stands where what it gives should.
+
+    ProcessGroupNCCL::scatter hands its outputs to the recorder as inputs and the other way
+    round, gloo's does not. The root's list has a tensor for each member.
+    """
+    given, got = numbers(payload.sizes_in), numbers(payload.sizes_out)
+    return payload.op == "scatter" and len(given) == 1 and (len(got) != 1 or got == (0,))
 
 
 def _gathered(given: _Counts, got: _Counts, size: int) -> tuple[_Counts, _Counts]:
@@ -79,17 +94,6 @@ def _scattered(given: _Counts, got: _Counts, size: int) -> tuple[_Counts, _Count
     if len(given) != len(got) or (size and given == tuple(count * size for count in got)):
         return given, ()
     return given, got
-
-
-def _received(given: _Counts, got: _Counts) -> tuple[_Counts, _Counts]:
-    """What each member of a scatter gets, and the list that only the root has.
-
-    ProcessGroupNCCL::scatter hands its outputs to the recorder as inputs and the other way
-    round, gloo's does not. The root's list has a tensor for each member.
-    """
-    if len(given) == 1 and (len(got) != 1 or got == (0,)):
-        return given, got
-    return got, given
 
 
 def _uneven(counts: _Counts) -> bool:

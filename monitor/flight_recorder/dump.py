@@ -46,6 +46,8 @@ class Dump:
     sites: tuple[str, ...]
     columns: Mapping[str, NDArray[Any]]
     """Those of `job.COLUMNS` but `rank`; `peer` is a rank of the group."""
+    global_peers: bool = False
+    """Whether `peer` is a rank of the job already."""
 
     @property
     def newest_ns(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.flight_recorder.job import NONE, Payload, State, Status
-from monitor.flight_recorder.record import POINT_TO_POINT, FlightRecordError, dtype_name, op_name
+from monitor.flight_recorder.ops import (
+    POINT_TO_POINT,
+    closes_coalesced,
+    dtype_name,
+    op_name,
+    peers_of,
+)
+from monitor.flight_recorder.record import FlightRecordError
 from monitor.flight_recorder.sites import Sites
 
 _STATES: Final = {
@@ -19,7 +25,7 @@ _STATES: Final = {
     "started": State.STARTED,
     "completed": State.COMPLETED,
 }
-_PEER: Final = re.compile(r"(\d{1,9})(?:->|<-)(\d{1,9})$")
+_LONGEST_NAME: Final = 200
 _ABSENT: Final = object()
 GroupKey = tuple[str, str, int]
 """Name, description, pg_id."""
@@ -82,7 +88,7 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
     has the state and no sizes; they share the sequence id, each part has an op_id of its own
     (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole.
     """
-    whole = [p.recorded.lower().endswith("coalesced") and not p.sizes_in for p in payloads]
+    whole = [closes_coalesced(p.recorded) for p in payloads]
     rows = np.flatnonzero(_of(columns["payload"], whole, np.bool_))
     group, seq, p2p, state = (columns[name] for name in ("group", "seq", "p2p", "state"))
     for row in rows.tolist():
@@ -112,7 +118,7 @@ def close_finished_batches(
     p2p = columns["p2p"]
     if not p2p.any():
         return
-    whole = _of(columns["payload"], [p.op == "coalesced" for p in payloads], np.bool_)
+    whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
     for index, known in status.items():
         mine = columns["group"] == index
         sends = np.flatnonzero(mine & p2p & ~whole)
@@ -193,8 +199,11 @@ def _is_p2p(payload: Payload) -> bool:
 
 def _peer(payload: Payload) -> int:
     """Rank in the group of the other side, from `nccl:send 0->1` and `nccl:recv 0<-1`."""
-    found = _PEER.search(payload.recorded[-24:])
-    return NONE if found is None else int(found[2])
+    ends = peers_of(payload.recorded[:_LONGEST_NAME])
+    if ends is None:
+        return NONE
+    peer = ends[1] if payload.op == "send" else ends[0]
+    return peer if peer < 1 << 31 else NONE
 
 
 def _flags(rows: Sequence[Any], key: str) -> NDArray[np.bool_]:

@@ -37,6 +37,8 @@ class LocalGroup:
     """How many newer groups of the same name the dump has."""
     generation: int | None = None
     """TorchFT's quorum id, where it can be told."""
+    inferred: bool = False
+    """Whether there may be more members than these."""
 
 
 def of_generation(group: LocalGroup, generation: int) -> LocalGroup:

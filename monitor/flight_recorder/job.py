@@ -111,6 +111,8 @@ class RankInfo:
     path: str = ""
     taken_ns: int = NONE
     """When it was written, Unix time, where that is known."""
+    alive: bool | None = None
+    """Whether its process lived then; None when nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,10 @@ def agree(one: Payload, other: Payload, size: int = UNKNOWN_SIZE) -> bool | None
     left, right = comparable((left, right), size)
     if left != right or not (possible(one, size) and possible(other, size)):
         return False
+    if left.counts or left.op in SIZELESS:
+        return True
     free = left.op in UNDECIDED or left.op not in KNOWN
-    if free or (left.op not in SIZELESS and _says_sizes(one) != _says_sizes(other)):
-        return None
-    return True
+    return None if free or _sized(one) or _sized(other) else True
 
 
 def possible(payload: Payload, size: int = UNKNOWN_SIZE) -> bool:
@@ -138,7 +138,7 @@ def majority(sides: Iterable[Side], size: int) -> Side | None:
 # -- parts ---------------------------------------------------------------------------------
 
 
-def _says_sizes(payload: Payload) -> bool:
+def _sized(payload: Payload) -> bool:
     return bool(payload.sizes_in or payload.sizes_out)
 
 
@@ -162,7 +162,7 @@ def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[Side, ..
     """gather, scatter: the root alone has the list of all members' tensors."""
     claims = {rank: claims_root(payload) for rank, payload in sorted(payloads.items())}
     roots = [rank for rank, claim in claims.items() if claim]
-    if len(roots) == 1 or len(payloads) == 1 or not all(map(_says_sizes, payloads.values())):
+    if len(roots) == 1 or len(payloads) == 1 or not all(map(_sized, payloads.values())):
         return ()
     if roots:
         return tuple(Side(replace(common, root=rank), (rank,)) for rank in roots)

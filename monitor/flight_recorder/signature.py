@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from monitor.flight_recorder.counts import UNKNOWN_SIZE, counts_of
+from monitor.flight_recorder.counts import UNKNOWN_SIZE, counts_of, swapped
 from monitor.flight_recorder.job import Payload
 from monitor.flight_recorder.ops import (
     REDUCING,
@@ -69,7 +69,7 @@ def payload_of(
         sizes_out=sizes_out,
         dtypes_in=tuple(dtype_name(one) or "" for one in dtypes_in),
         dtypes_out=tuple(dtype_name(one) or "" for one in dtypes_out),
-        reduce_op=_reduce_name(reduce_op),
+        reduce_op=reduce_name(reduce_op),
         root=root,
     )
 
@@ -147,12 +147,16 @@ def comparable(signatures: Sequence[Signature], size: int = UNKNOWN_SIZE) -> tup
 
 def dtype_of(payload: Payload) -> str | None:
     """Of all tensors when they are the same, else of each in order."""
-    both = payload.op in ("gather", "scatter")  # one side is a stand-in without a dtype
-    lists = (*payload.dtypes_in, *payload.dtypes_out) if both else (
-        payload.dtypes_in or payload.dtypes_out
-    )  # fmt: skip
-    names = [name for name in lists if name]
+    gets = payload.op == "scatter" and not swapped(payload)
+    pair = (payload.dtypes_in, payload.dtypes_out)
+    first, second = (_defined(one) for one in (pair[::-1] if gets else pair))
+    names = first or second
     return None if not names else names[0] if len(set(names)) == 1 else "+".join(names)
+
+
+def _defined(names: Iterable[str]) -> tuple[str, ...]:
+    """Without the stand-ins for tensors that only a root has."""
+    return tuple(name for name in names if name)
 
 
 def _weight(signature: Signature) -> tuple[int, ...] | None:
@@ -163,5 +167,6 @@ def _weight(signature: Signature) -> tuple[int, ...] | None:
     return tuple(count * width for count in signature.counts or (1,))
 
 
-def _reduce_name(recorded: str | None) -> str | None:
+def reduce_name(recorded: str | None) -> str | None:
+    """One name for one reduction: `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same."""
     return None if recorded is None else recorded.rpartition(".")[2].strip("<>: ").lower()

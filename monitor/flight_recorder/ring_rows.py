@@ -1,0 +1,293 @@
+"""Rows of one WorkerServer's answer: of its ring, and of torch's record within it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from monitor.flight_recorder import dump
+from monitor.flight_recorder.job import NONE, Backend, Payload, State
+from monitor.flight_recorder.ops import POINT_TO_POINT, dtype_name, op_name
+from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.signature import reduce_name
+from worker_server.wire import ACROSS, FlightRecord, RingEntry
+
+_COPY: Final = re.compile(r"#\d+$")
+"""The ring tells groups of one description apart by the order in which that process made them."""
+_NS: Final = 1_000_000_000
+
+
+class GroupKey(NamedTuple):
+    """A process group as one rank speaks of it."""
+
+    name: str
+    places: tuple[int, ...] = ()
+    """Group ranks of its members within the replica group, when known."""
+    quorum: int | None = None
+    age: int = 0
+    """How many newer ones of the same name there are, where sequence ids began again."""
+
+    @property
+    def across(self) -> bool:
+        """Whether it spans replica groups."""
+        return self.name.partition(".")[0] == ACROSS
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One collective of one rank; ranks are those of the replica group."""
+
+    group: GroupKey
+    seq: int
+    payload: Payload
+    state: State
+    op_id: int = NONE
+    record: int = NONE
+    site: str | None = None
+    p2p: bool = False
+    peer: int = NONE
+    created_ns: int = NONE
+    started_ns: int = NONE
+    completed_ns: int = NONE
+    torch_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One rank's record in both forms."""
+
+    record: FlightRecord
+    path: str = ""
+    ring: tuple[Row, ...] = ()
+    torch: tuple[Row, ...] = ()
+    """In the groups of the ring, as far as they can be told to be the same."""
+    dump: dump.Dump | None = None
+    taken_ns: int = NONE
+    problem: str | None = None
+    alone: frozenset[int] = field(default=frozenset())
+    """Record ids of torch's that no entry of the ring explains."""
+
+
+def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
+    """Both records of an answer as rows; torch's part may be unreadable, which is a problem.
+
+    `taken_ns`: when it was answered, Unix time, if torch's times do not tell.
+    """
+    found, problem = None, record.torch_error
+    if record.torch is not None:
+        try:
+            found = dump.read(record.torch)
+        except FlightRecordError as exc:
+            problem = f"torch's part: {exc}"
+    taken_ns = _taken(record.ring, found, taken_ns)
+    ring = _ring_rows(record, found, taken_ns)
+    return Answer(
+        record=record,
+        path=path,
+        ring=ring,
+        torch=() if found is None else _torch_rows(found, ring),
+        dump=found,
+        taken_ns=taken_ns,
+        problem=problem,
+        alone=frozenset(record.torch_only),
+    )
+
+
+def _taken(ring: Iterable[RingEntry], found: dump.Dump | None, known: int) -> int:
+    """The moment that the ages count from: torch made its entry just after the ring its own."""
+    if found is None:
+        return known
+    columns = found.columns
+    created = dict(zip(columns["record"].tolist(), columns["created_ns"].tolist(), strict=True))
+    guesses = [
+        created[number] + int(entry.enter_age_s * _NS)
+        for entry in ring
+        for number in entry.torch_ids
+        if created.get(number, NONE) != NONE
+    ]
+    return min(guesses, default=known)
+
+
+def _ring_rows(record: FlightRecord, found: dump.Dump | None, taken_ns: int) -> tuple[Row, ...]:
+    over = _over(found)
+    rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
+    rows = _close_unwaited(rows, record.ring)
+    return _renumbered(rows) if record.dropped == 0 else tuple(rows)
+
+
+def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
+    """Entries with their groups; sequence ids that begin again make a group of their own."""
+    last: dict[tuple[str, int | None], int] = {}
+    begun: Counter[tuple[str, int | None]] = Counter()
+    epochs = []
+    for entry in record.ring:
+        if entry.seq < 0 or entry.seq >= 1 << 62:
+            raise FlightRecordError(f"ring: sequence {entry.seq} of {entry.group[:40]!r}")
+        name = entry.group, entry.quorum
+        if entry.seq <= last.get(name, -1):
+            begun[name] += 1
+        last[name] = entry.seq
+        epochs.append(begun[name])
+    for entry, epoch in zip(record.ring, epochs, strict=True):
+        age = begun[entry.group, entry.quorum] - epoch
+        places = record.members.get(entry.group, ())
+        base = _COPY.sub("", entry.group) if places else entry.group
+        yield entry, GroupKey(base, tuple(places), entry.quorum, age)
+
+
+def _ring_row(entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, State]) -> Row:
+    p2p = entry.op in POINT_TO_POINT
+    payload = Payload(
+        op=op_name(entry.op),
+        recorded=entry.op,
+        sizes_in=entry.sizes_in,
+        sizes_out=entry.sizes_out,
+        dtypes_in=_dtypes(entry.dtype, entry.sizes_in),
+        dtypes_out=_dtypes(entry.dtype, entry.sizes_out),
+        reduce_op=reduce_name(entry.reduce_op),
+        root=None if p2p or key.across else entry.root,
+    )
+    state = _state(entry, over)
+    known = taken_ns != NONE
+    left = known and entry.exit_age_s is not None and state is State.COMPLETED
+    return Row(
+        group=key,
+        seq=entry.seq,
+        payload=payload,
+        state=state,
+        op_id=NONE if entry.id is None else entry.id,
+        record=NONE if entry.id is None else entry.id,
+        site=entry.site,
+        p2p=p2p,
+        peer=entry.root if p2p and entry.root is not None and not key.across else NONE,
+        created_ns=taken_ns - int(entry.enter_age_s * _NS) if known else NONE,
+        completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if left else NONE,
+        torch_ids=entry.torch_ids,
+    )
+
+
+def _dtypes(dtype: str | None, sizes: Sequence[object]) -> tuple[str, ...]:
+    name = dtype_name(dtype)
+    return () if name is None else (name,) * len(sizes)
+
+
+def _state(entry: RingEntry, over: Mapping[int, State]) -> State:
+    """With NCCL the host's exit does not mean that the GPU is done: torch's own state does."""
+    if entry.error is not None:
+        return State.FAILED
+    told = [over[number] for number in entry.torch_ids if number in over]
+    if told:
+        return min(told)
+    return State.UNKNOWN if entry.exit_age_s is None else State.COMPLETED
+
+
+def _over(found: dump.Dump | None) -> dict[int, State]:
+    """Torch's record id -> a state that is worth more than the ring's.
+
+    NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
+    """
+    if found is None:
+        return {}
+    columns = found.columns
+    states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
+    real = found.backend is Backend.NCCL
+    return {
+        number: State(state) for number, state in states.items() if real or state == State.COMPLETED
+    }
+
+
+def _close_unwaited(rows: Sequence[Row], ring: Sequence[RingEntry]) -> list[Row]:
+    """An asynchronous call before one that has completed in its group is over, waited for or not.
+
+    Its missing exit may only mean that nobody called wait(); a group's work is done in order.
+    """
+    last: dict[GroupKey, int] = {}
+    for row in rows:
+        if row.state is State.COMPLETED:
+            last[row.group] = max(row.seq, last.get(row.group, 0))
+    return [
+        replace(row, state=State.COMPLETED)
+        if entry.is_async and row.state is State.UNKNOWN and row.seq < last.get(row.group, 0)
+        else row
+        for row, entry in zip(rows, ring, strict=True)
+    ]
+
+
+def _renumbered(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Sequence ids that count collectives and point-to-point apart, as torch's do.
+
+    The ring counts both together, so that members with other sends would seem out of step. Needs
+    a ring that has forgotten nothing.
+    """
+    counts: Counter[tuple[GroupKey, bool]] = Counter()
+    mixed = {row.group for row in rows if row.p2p}
+    renumbered = []
+    for row in rows:
+        if row.group in mixed:
+            counts[row.group, row.p2p] += 1
+            renumbered.append(replace(row, seq=counts[row.group, row.p2p]))
+        else:
+            renumbered.append(row)
+    return tuple(renumbered)
+
+
+def _torch_rows(found: dump.Dump, ring: Iterable[Row]) -> tuple[Row, ...]:
+    """Torch's rows in the ring's groups, with what only the ring knows of them."""
+    owners = {number: row for row in ring for number in row.torch_ids}
+    names = _homes(found, owners)
+    columns = {name: column.tolist() for name, column in found.columns.items()}
+    rows = []
+    for at, record in enumerate(columns["record"]):
+        own, site = owners.get(record), columns["site"][at]
+        payload = found.payloads[columns["payload"][at]]
+        if own is not None:
+            payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
+        state = State(columns["state"][at])
+        if own is not None and (own.state is State.FAILED or state is State.UNKNOWN):
+            state = own.state
+        rows.append(
+            Row(
+                group=names[columns["group"][at]],
+                seq=columns["seq"][at],
+                payload=payload,
+                state=state,
+                op_id=columns["op_id"][at],
+                record=record,
+                site=own.site if own is not None else found.sites[site] if site != NONE else None,
+                p2p=columns["p2p"][at],
+                peer=_place(columns["peer"][at], found, columns["group"][at]),
+                created_ns=columns["created_ns"][at],
+                started_ns=columns["started_ns"][at],
+                completed_ns=columns["completed_ns"][at],
+                torch_ids=(record,),
+            )
+        )
+    return tuple(rows)
+
+
+def _place(peer: int, found: dump.Dump, group: int) -> int:
+    """A rank of the group as one of the replica group."""
+    members = found.groups[group].members
+    return members[peer] if peer != NONE and peer < len(members) else NONE
+
+
+def _homes(found: dump.Dump, owners: Mapping[int, Row]) -> list[GroupKey]:
+    """For each group of torch's the ring's: the one that most of its matched entries are in."""
+    votes: dict[int, Counter[GroupKey]] = {}
+    columns = found.columns
+    pairs = zip(columns["record"].tolist(), columns["group"].tolist(), strict=True)
+    for record, group in pairs:
+        if record in owners:
+            votes.setdefault(group, Counter())[owners[record].group] += 1
+    homes = []
+    for index, group in enumerate(found.groups):
+        if index in votes:
+            homes.append(max(votes[index].items(), key=lambda vote: (vote[1], vote[0].name))[0])
+        else:
+            world = group.desc == "default_pg"
+            name = "default" if world else group.desc or group.name or f"unnamed {group.pg_id}"
+            homes.append(GroupKey(name, group.members, group.generation, group.age))
+    return homes
