@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from monitor.analysis.finding import Fault
 from monitor.analysis.index import Index
 from monitor.flight_recorder.job import Job, State
-from monitor.flight_recorder.record import Signature, signature
+from monitor.flight_recorder.semantics import Signature, signature_of
 
 _WINDOW: Final = 32
 """Sequences after a divergence that are compared to tell a slip from a wrong size."""
@@ -111,14 +111,7 @@ def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
     by_key = []
     for key in distinct.tolist():
         payload = job.payloads[key // (int(sizes.max()) + 1)]
-        one = signature(
-            payload.recorded,
-            payload.sizes_in,
-            payload.sizes_out,
-            dtype=next(iter(payload.dtypes_in or payload.dtypes_out), None),
-            reduce_op=payload.reduce_op,
-            root=payload.root,
-        )
+        one = signature_of(payload, key % (int(sizes.max()) + 1))
         by_key.append(numbers.setdefault(one, len(numbers)))
     by_row = np.array(by_key, dtype=np.int64)[inverse.reshape(-1)]
     by_row[columns["p2p"]] = -1

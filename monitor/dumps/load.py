@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from monitor.dumps.files import Source, find
 from monitor.flight_recorder import dump
 from monitor.flight_recorder.assemble import Record, assemble
-from monitor.flight_recorder.job import Job, Problem
+from monitor.flight_recorder.job import NONE, Job, Problem, RankInfo
 from monitor.flight_recorder.record import FlightRecordError
 
 _WORTH_PROCESSES: Final = 24 << 20
@@ -53,7 +53,21 @@ def load(
         if progress is not None:
             progress(done, len(sources))
     records, more = _choose(reads)
-    return assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
+    job = assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
+    return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
+
+
+def _dated(info: RankInfo) -> RankInfo:
+    """With the file's date for the time at which the record was written, where nothing else says.
+
+    A copy may be dated later, so it is an upper bound; members of a zip have no zone and no date.
+    """
+    if info.taken_ns != NONE or not info.path:
+        return info
+    try:
+        return replace(info, taken_ns=os.stat(info.path).st_mtime_ns)
+    except OSError:
+        return info
 
 
 def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[_Read]:

@@ -144,7 +144,7 @@ class Simulation:
     # the CPU
 
     def _walk(self, cpu: _Cpu) -> None:
-        while True:
+        while cpu.rank not in self._run.halted:
             if any(not kernel.is_done for kernel in cpu.waits_for):
                 for kernel in cpu.waits_for:
                     kernel.cpu_waits = True

@@ -102,6 +102,15 @@ def test_one_name_gives_the_same_dumps_every_time(tmp_path: Path) -> None:
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
+def test_a_halted_cpu_launches_nothing_more() -> None:
+    for layout in ("TPxDP", "HSDP", "TPxPPxDP"):
+        labelled = Case("not_entered", layout, "full", blocking=False).build()
+        assert labelled is not None
+        (culprit,) = labelled.truth.must
+        calls = {rank: len(rows) for rank, rows in labelled.run.entries.items()}
+        assert calls[culprit] < max(calls.values())
+
+
 def test_a_rank_that_does_not_come_has_nothing_pending_and_all_others_wait() -> None:
     labelled = Case("not_entered", "DP", "full", blocking=True).build()
     assert labelled is not None

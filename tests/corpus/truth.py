@@ -110,6 +110,13 @@ class Evidence:
                 return True
         return False
 
+    def alone(self, rank: int) -> bool:
+        """Whether it is inside a collective that no other member has called."""
+        return any(
+            key[0] != "p2p" and set(rows) == {rank} and not self.finished(rank, rows[rank])
+            for key, rows in self.by_key.items()
+        )
+
     def stands_out(self, rank: int, *, mark: str = "", live: bool = True) -> str:
         """`yes`: it brought something else than a strict majority of all members; `somehow`."""
         best = "no"
@@ -187,8 +194,12 @@ def _shifted(fault: Fault, rank: int, evidence: Evidence) -> str:
     if size < 3:
         return "may"
     out = evidence.stands_out(rank)
-    alone = fault.kind == "skipped" and evidence.waited_for(rank)
-    return "must" if out == "yes" or alone else "may"
+    if out == "yes" or (fault.kind == "skipped" and evidence.waited_for(rank)):
+        return "must"
+    if evidence.alone(rank):
+        # In a circle it is one against many; alone at the end only history tells.
+        return "must" if evidence.waited_for(rank) else _ahead(fault, rank, evidence)
+    return "may"
 
 
 def _ahead(fault: Fault, rank: int, evidence: Evidence) -> str:
