@@ -11,7 +11,15 @@ from monitor.reports.graph import graph
 from monitor.reports.markup import element, escaped, words
 from monitor.reports.progress import concerned, members, offers, site, stands
 from monitor.reports.standing import crowds
-from monitor.reports.text import awaited, idle, moment, problem_lines, shown_sequences, stuck_in
+from monitor.reports.text import (
+    awaited,
+    idle,
+    moment,
+    problem_lines,
+    shown_sequences,
+    stuck_in,
+    wait_columns,
+)
 from monitor.reports.timeline import timeline
 from monitor.reports.wording import (
     MEANINGS,
@@ -60,7 +68,7 @@ def page(job: Job, analysis: Analysis) -> str:
 def _sections(job: Job, analysis: Analysis) -> Iterator[str]:
     for number, finding in enumerate(analysis.findings, start=1):
         yield _verdict(job, number, finding)
-    drawn = graph(job, analysis)
+    drawn = graph(job, analysis) if analysis.findings else ""
     if drawn:
         about = (
             "An arrow leads from ranks that wait to those for which they wait. "
@@ -76,7 +84,8 @@ def _sections(job: Job, analysis: Analysis) -> Iterator[str]:
         )
         yield _section("The last collectives of every rank", about, strips)
     if analysis.waits:
-        yield _section("Where everybody stands", "", _waits(job, analysis))
+        about = "" if analysis.findings else "Nobody holds the others up: they were on their way."
+        yield _section("Where everybody stands", about, _waits(job, analysis))
     groups = [_group(job, analysis, one, first=i == 0) for i, one in enumerate(_shown(analysis))]
     if groups:
         yield _section("Process groups in which somebody waits", _left_out(analysis), *groups)
@@ -129,10 +138,9 @@ def _waits(job: Job, analysis: Analysis) -> str:
                 cells += [stuck_in(job, one, wait), moment(wait.since_ns), awaited(job, one)]
                 cells += [site(job, wait.row) or "-"]
             rows.append((str(one.role), cells))
-    head = ("ranks", "are", "stuck in", "since", "wait for", "called at")
     rest = sum(len(one.ranks) for one in every[_ROWS:])
     more = words("p", f"and {rest:,} more ranks", class_="meta") if rest else ""
-    return _table(head, rows) + more
+    return _table(wait_columns(analysis), rows) + more
 
 
 def _shown(analysis: Analysis) -> tuple[int, ...]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import html
+from typing import Final
 
 from monitor.reports.wording import clean
+
+_SHRINKS: Final = 1750
+"""Pixels of a drawing that a page of 1,300 may still shrink; wider ones scroll."""
 
 
 def escaped(text: object, at_most: int = 2000) -> str:
@@ -32,9 +36,10 @@ def words(name: str, text: object, **attributes: object) -> str:
 
 def drawing(width: float, height: float, label: str, *inside: str) -> str:
     """An SVG that keeps its size on a wide page and is read out by its label."""
+    shrinks = ' class="shrinks"' if width < _SHRINKS else ""
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     named = f'role="img" aria-label="{escaped(label)}"'
-    return f'<div class="draw"><svg {size} {named}>{"".join(inside)}</svg></div>'
+    return f'<div class="draw"><svg{shrinks} {size} {named}>{"".join(inside)}</svg></div>'
 
 
 def fitted(text: str, width: float, size: float = 12) -> str:

@@ -55,7 +55,7 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
     for number, finding in enumerate(analysis.findings, start=1):
         yield Text()
         yield from _finding(job, number, finding)
-    if analysis.waits:
+    if analysis.waits and (analysis.findings or groups):  # a healthy job waits at any moment
         yield Text()
         yield _waits(job, analysis)
     for group in groups:
@@ -91,8 +91,7 @@ def _finding(job: Job, number: int, finding: Finding) -> Iterator[RenderableType
 
 def _waits(job: Job, analysis: Analysis) -> Table:
     every = [one for one in crowds(job, analysis, _ROWS) if one.role is not Role.FREE]
-    columns = ("ranks", "are", "stuck in", "since", "wait for", "called at")
-    made = _table("who waits for whom", *columns)
+    made = _table("who waits for whom", *wait_columns(analysis))
     for one in every[:_ROWS]:
         waits: tuple[Wait | None, ...] = one.waits or (None,)
         for wait in waits:
@@ -108,6 +107,12 @@ def _waits(job: Job, analysis: Analysis) -> Table:
         rest = sum(len(one.ranks) for one in every[_ROWS:])
         made.caption = f"and {counted(rest, 'rank')} more; --format json has them all"
     return made
+
+
+def wait_columns(analysis: Analysis) -> tuple[str, ...]:
+    """Heads of the table; nobody is called stuck where nothing is wrong."""
+    within = "stuck in" if analysis.findings else "in"
+    return ("ranks", "are", within, "since", "wait for", "called at")
 
 
 def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:

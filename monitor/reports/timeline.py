@@ -135,7 +135,8 @@ def _tail(job: Job, analysis: Analysis, row: Strip) -> str:
         parts.append("no entries in its record")
     elif since:
         at = moment(min(since))
-        parts.append("stuck" if at == "-" else f"stuck since {at}")
+        word = "stuck" if analysis.findings else "unfinished"
+        parts.append(word if at == "-" else f"{word} since {at}")
     elif any(cell.state in UNFINISHED for cell in row.cells):
         parts.append("unfinished")
     elif all(cell.state is State.COMPLETED for cell in row.cells):

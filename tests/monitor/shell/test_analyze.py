@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import pty
+import re
 import stat
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_the_page_is_written_beside_the_text(
     assert main(["analyze", str(dumps), "--html", str(tmp_path / "r.html")]) == 1
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert f"<h1 class=\"bad\">{capsys.readouterr().out.splitlines()[0]}</h1>" in page
+    assert f'<h1 class="bad">{capsys.readouterr().out.splitlines()[0]}</h1>' in page
 
 
 @pytest.mark.parametrize("words", [["--details"], ["--group", "default_pg"]], ids=" ".join)
@@ -254,7 +255,8 @@ def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(dumps: Path) ->
     os.close(ours)
     assert ended.returncode == 1
     assert json.loads(ended.stdout)["schema"] == 1
-    assert "8/8 files" in shown
+    assert "8/8 files" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert shown.endswith("\x1b[1A\x1b[2K")  # up, and the line wiped
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,9 +269,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_dump_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marker = tmp_path / "ran"
-    (tmp_path / "rank_0").write_bytes(
-        b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
-    )
+    (tmp_path / "rank_0").write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
     assert main(["analyze", str(tmp_path / "rank_0")]) == 2
     assert not marker.exists()
     assert capsys.readouterr().err.count("\n") == 1
