@@ -60,7 +60,9 @@ class Crowd:
 
 def rows_of(job: Job, rank: int) -> slice:
     """A rank's rows in `Job.columns`."""
-    first, last = np.searchsorted(job.columns["rank"], [rank, rank + 1])
+    ranks = job.columns["rank"]
+    ends = np.array([rank, rank + 1], ranks.dtype)  # of another type the whole column is converted
+    first, last = np.searchsorted(ranks, ends)
     return slice(int(first), int(last))
 
 
