@@ -8,6 +8,7 @@ from dataclasses import replace
 from monitor.analysis import graph as waiting
 from monitor.analysis import index as indexing
 from monitor.analysis import roots, sequences, skew, wording
+from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
 from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
 from monitor.analysis.graph import Graph
@@ -26,9 +27,10 @@ def analyse(job: Job) -> Analysis:
     (a running job), or where a rank that nobody heard of may be the reason.
     """
     graph = waiting.build(indexing.build(job))
-    diverging = sequences.divergences(graph.index)
+    calls = calls_of(job)
+    diverging = sequences.divergences(graph.index, calls)
     found: list[Root] = []
-    for root in (*roots.absent(graph), *roots.inside(graph), *cycles(graph)):
+    for root in (*roots.absent(graph, calls), *roots.inside(graph), *cycles(graph)):
         explained = any(d.explains(s.group, s.sequence) for d in diverging for s in root.scene)
         if not explained and not skew.young(graph, root.scene):
             found.append(root)

@@ -85,7 +85,7 @@ def _ahead_of_cohort(graph: Graph, one: Stuck) -> bool | None:
     """Whether no other group of the same role has come so far; None when there is none."""
     index = graph.index
     group = index.job.groups[one.group]
-    if not group.desc or one.transfer is not None:
+    if not group.desc or one.transfer is not None or not one.absent:
         return None
     progress = [
         int(at.enqueued.max())

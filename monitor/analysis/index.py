@@ -86,6 +86,15 @@ class Index:
         site = int(self.job.columns["site"][row])
         return None if site == NONE else self.job.sites[site]
 
+    def head_row(self, rank: int, group: int) -> int:
+        """The row of the head of a rank's stream of collectives in a group."""
+        columns = self.job.columns
+        return next(
+            row
+            for row in self.heads[rank]
+            if columns["group"][row] == group and not columns["p2p"][row]
+        )
+
     def transfers(self, row: int) -> Transfers | None:
         """The stream of a point-to-point entry; None where its peer is not recorded."""
         columns = self.job.columns
@@ -263,10 +272,13 @@ def _trusted_counters(
 
     torch keeps one counter for collectives and transfers: with a send or recv in the group it
     means something else on every rank (seen in the real records: 13998 beside collective 194).
-    Gloo's counts what it does not record.
+    Where transfers are no longer in the record, an `op_id` that is not the sequence gives them
+    away. Gloo's counts what it does not record.
     """
     columns = job.columns
-    transferring = set(np.unique(columns["group"][columns["p2p"]]).tolist())
+    known = (columns["op_id"] != NONE) & ~columns["p2p"]
+    mixed = columns["p2p"] | (known & (columns["op_id"] != columns["seq"]))
+    transferring = set(np.unique(columns["group"][mixed]).tolist())
     doubtful = {
         group
         for (rank, group) in heads
@@ -283,7 +295,7 @@ def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ..
     """
     found = {}
     for rank, info in job.ranks.items():
-        if rank in heads:
+        if rank in heads or info.backend is Backend.NCCL:
             continue
         groups = [g for g, s in sorted(info.status.items()) if s.enqueued > max(s.completed, 0)]
         if groups:

@@ -12,13 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from monitor.analysis import skew, wording
+from monitor.analysis.calls import Calls, past
 from monitor.analysis.finding import Confidence, Fault, Finding
 from monitor.analysis.graph import Graph, Stuck, synchronises
+from monitor.analysis.habit import Habit, habit
 from monitor.flight_recorder.job import Backend, State
 
 _LONG_NS = 10_000_000_000
 """A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
 called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
+
+_WITNESSES = 4
+"""Ranks whose past is looked at to learn what the program usually does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Root:
     """The collectives at which it shows."""
 
 
-def absent(graph: Graph) -> Iterable[Root]:
+def absent(graph: Graph, calls: Calls) -> Iterable[Root]:
     """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait."""
     index = graph.index
     still = {
@@ -43,19 +48,43 @@ def absent(graph: Graph) -> Iterable[Root]:
         rank: [one for one in graph.stuck if rank in one.absent and one.inside]
         for rank in sorted(still)
     }
+    doubted = {one: _usual(graph, calls, one) for one in graph.stuck if _outnumbered(one, still)}
     guilty = {
         rank
         for rank, scene in waited.items()
-        if any(len(one.absent) <= len(one.joined) for one in scene)
+        if any(_blames(one, doubted.get(one)) for one in scene)
     }
     for ranks in _together(waited, guilty):
         scene = _scene(waited, ranks)
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
             some = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
             yield _missing(graph, kind, some, _scene(waited, some) or scene)
-    for one in graph.stuck:
-        if len(still.intersection(one.absent)) > len(one.joined) and not guilty & set(one.absent):
-            yield _ahead(graph, one)
+    told = set[tuple[int, ...]]()
+    for one, usual in doubted.items():
+        if not guilty & set(one.absent) and one.joined not in told:
+            told.add(one.joined)
+            yield _ahead(graph, one, sure=usual is Habit.UNUSUAL)
+
+
+def _outnumbered(one: Stuck, still: set[int]) -> bool:
+    """Whether those who have not come are as many as those who have, or more."""
+    return bool(still & set(one.absent)) and len(one.absent) >= len(one.joined)
+
+
+def _blames(one: Stuck, usual: Habit | None) -> bool:
+    """Whether a collective speaks against those who did not come to it."""
+    if usual is None or usual is Habit.UNKNOWN:
+        return len(one.absent) <= len(one.joined)
+    return usual is Habit.USUAL
+
+
+def _usual(graph: Graph, calls: Calls, one: Stuck) -> Habit:
+    """Whether those inside call what they called at this place before."""
+    if one.transfer is not None:
+        return Habit.UNKNOWN
+    rows = [graph.index.head_row(rank, one.group) for rank in one.inside[:_WITNESSES]]
+    habits = {habit(past(graph.index.job, calls, row)) for row in rows} - {Habit.UNKNOWN}
+    return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
 
 
 def _together(waited: dict[int, list[Stuck]], guilty: set[int]) -> list[list[int]]:
@@ -158,22 +187,25 @@ def _evidence(graph: Graph, ranks: Iterable[int], scene: tuple[Stuck, ...]) -> d
     return evidence
 
 
-def _ahead(graph: Graph, one: Stuck) -> Root:
+def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
     job = graph.index.job
-    who = wording.ranks(job, one.joined)
-    others = wording.ranks(job, one.absent)
     reason = (
-        f"{who} alone {wording.verb(one.joined, 'is', 'are')} in "
-        f"{wording.collective(graph.index, one)}; most of the group, {others}, finished all before "
-        f"it and {wording.verb(one.absent, 'calls', 'call')} nothing more: the call is one too many."
+        f"{wording.ranks(job, one.joined)} alone {wording.verb(one.joined, 'is', 'are')} in "
+        f"{wording.collective(graph.index, one)}, and {wording.ranks(job, one.absent)} finished "
+        f"all before it and {wording.verb(one.absent, 'calls', 'call')} nothing more: "
     )
+    if sure:
+        reason += "in earlier steps nobody called it at this place, so the call is one too many."
+    else:
+        reason += "the records cannot tell whether the call is one too many or was not made."
     return Root(
         Finding(
-            kind=Fault.EXTRA,
-            confidence=Confidence.LIKELY,
+            kind=Fault.EXTRA if sure else Fault.NOT_ENTERED,
+            confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
             reason=reason,
-            culprits=one.joined,
-            victims=tuple(rank for rank in one.absent if rank in job.ranks),
+            culprits=one.joined if sure else (),
+            between=() if sure else tuple(sorted((one.joined, one.absent))),
+            victims=tuple(rank for rank in one.absent if rank in job.ranks) if sure else (),
             group=one.group,
             sequence=one.sequence,
             op=graph.index.op(one.row),
@@ -206,13 +238,20 @@ def _behind(graph: Graph, behind: dict[int, Stuck]) -> Iterable[Root]:
         rank
         for rank in behind
         if graph.index.job.ranks[rank].backend is not Backend.GLOO
-        and trailing.get(rank, 0) > 1
         and synchronises(graph.index, behind[rank])
-        and (graph.index.job.ranks[rank].only_active or skew.stopped_short(graph, rank))
+        and _really_behind(graph, behind[rank], rank, trailing.get(rank, 0))
     )
     if not accused or 2 * len(accused) >= len(graph.index.job.ranks):
         return
     yield _gpu_behind(graph, accused, [behind[rank] for rank in accused], trailing)
+
+
+def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool:
+    """Whether it cannot be that this rank was merely dumped before its peers."""
+    if skew.old(graph, (one,), _LONG_NS):
+        return True
+    partial = graph.index.job.ranks[rank].only_active
+    return unfinished > 1 and (partial or skew.stopped_short(graph, rank))
 
 
 def _gpu_behind(
@@ -260,7 +299,7 @@ def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
     states = {rank: _state(graph, one, rank) for rank in one.front}
     late = [rank for rank, state in states.items() if state is State.SCHEDULED]
     begun = [rank for rank, state in states.items() if state is State.STARTED]
-    if begun and late and len(late) < len(begun):
+    if begun and late and len(late) <= len(begun):
         yield _gpu_behind(graph, late, [one] * len(late), None)
         return
     failed = [rank for rank, state in states.items() if state is State.FAILED]
@@ -275,11 +314,7 @@ def _stopped(graph: Graph) -> bool:
 
 
 def _state(graph: Graph, one: Stuck, rank: int) -> State:
-    columns = graph.index.job.columns
-    for row in graph.index.heads[rank]:
-        if columns["group"][row] == one.group and columns["seq"][row] == one.sequence:
-            return State(int(columns["state"][row]))
-    return State.UNKNOWN
+    return State(int(graph.index.job.columns["state"][graph.index.head_row(rank, one.group)]))
 
 
 def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:

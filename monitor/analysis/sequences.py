@@ -12,25 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from monitor.analysis.calls import Calls
 from monitor.analysis.finding import Fault
 from monitor.analysis.index import Index
-from monitor.flight_recorder.job import Job, State
-from monitor.flight_recorder.semantics import Signature, signature_of
+from monitor.flight_recorder.job import State
+from monitor.flight_recorder.semantics import silent
 
 _WINDOW: Final = 32
 """Sequences after a divergence that are compared to tell a slip from a wrong size."""
 _PER_GROUP: Final = 64
 """Diverging sequences looked at in one group: after a slip, all differ."""
-_NBYTES: Final[Mapping[str, int]] = {
-    "float64": 8, "complex64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint32": 4,
-    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +52,8 @@ class Divergence:
         return lasting and group == self.group and sequence >= self.sequence
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """By (group, sequence, rank), sorted so: what the rank gave there."""
-
-    group: NDArray[Any]
-    sequence: NDArray[Any]
-    rank: NDArray[Any]
-    given: NDArray[np.uint64]
-    row: NDArray[Any]
-    place: Mapping[int, tuple[int, int]]
-    """Group -> where its calls begin and end."""
-
-    def of(self, group: int, rank: int, first: int, last: int) -> dict[int, int]:
-        """Sequence -> what a rank gave, from first to last."""
-        begin, end = self.place[group]
-        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
-        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
-        mine = low + np.flatnonzero(self.rank[low:high] == rank)
-        sequences, given = self.sequence[mine].tolist(), self.given[mine].tolist()
-        return dict(zip(sequences, given, strict=True))
-
-
-def divergences(index: Index) -> tuple[Divergence, ...]:
+def divergences(index: Index, calls: Calls) -> tuple[Divergence, ...]:
     """All of them, by group and sequence; one for each set of ranks that differs."""
-    if not len(index.job):
-        return ()
-    signatures, by_row = _signatures(index.job)
-    calls = _calls(index.job, by_row)
     found: list[Divergence] = []
     seen: set[tuple[int, frozenset[int]]] = set()
     count: dict[int, int] = {}
@@ -93,7 +62,7 @@ def divergences(index: Index) -> tuple[Divergence, ...]:
         count[group] = count.get(group, 0) + 1
         if count[group] > _PER_GROUP:
             continue
-        one = _judge(index, calls, signatures, by_row, slice(begin, end))
+        one = _judge(index, calls, slice(begin, end))
         key = (group, frozenset(one.culprits or {r for side in one.sides for r in side}))
         if key not in seen:
             seen.add(key)
@@ -101,43 +70,7 @@ def divergences(index: Index) -> tuple[Divergence, ...]:
     return tuple(found)
 
 
-def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
-    """The distinct signatures, and by row which of them; -1 of transfers."""
-    sizes = np.array([len(group.members) for group in job.groups], dtype=np.int64)
-    columns = job.columns
-    keys = columns["payload"].astype(np.int64) * (int(sizes.max()) + 1) + sizes[columns["group"]]
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    numbers: dict[Signature, int] = {}
-    by_key = []
-    for key in distinct.tolist():
-        payload = job.payloads[key // (int(sizes.max()) + 1)]
-        one = signature_of(payload, key % (int(sizes.max()) + 1))
-        by_key.append(numbers.setdefault(one, len(numbers)))
-    by_row = np.array(by_key, dtype=np.int64)[inverse.reshape(-1)]
-    by_row[columns["p2p"]] = -1
-    return list(numbers), by_row
-
-
-def _calls(job: Job, by_row: NDArray[np.int64]) -> _Calls:
-    rows = np.flatnonzero(by_row >= 0)
-    columns = job.columns
-    group, sequence, rank = (columns[name][rows] for name in ("group", "seq", "rank"))
-    order = np.lexsort((rank, sequence, group))
-    rows, group, sequence, rank = rows[order], group[order], sequence[order], rank[order]
-    new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0) | (np.diff(rank) != 0)
-    starts = np.flatnonzero(new)
-    # any odd multiplier mixes well enough; sums wrap around on purpose
-    mixed = (by_row[rows].astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    given = np.add.reduceat(mixed, starts) if len(starts) else mixed
-    group = group[starts]
-    edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
-    place = {int(group[a]): (int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)}
-    return _Calls(group, sequence[starts], rank[starts], given, rows[starts], place)
-
-
-def _differing(calls: _Calls) -> Iterable[tuple[int, int]]:
+def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
     """Ranges of calls of one (group, sequence) that are not all the same."""
     if not len(calls.group):
         return
@@ -151,13 +84,7 @@ def _differing(calls: _Calls) -> Iterable[tuple[int, int]]:
         yield int(starts[at]), int(ends[at])
 
 
-def _judge(
-    index: Index,
-    calls: _Calls,
-    signatures: list[Signature],
-    by_row: NDArray[np.int64],
-    here: slice,
-) -> Divergence:
+def _judge(index: Index, calls: Calls, here: slice) -> Divergence:
     sides: dict[int, list[tuple[int, int]]] = {}
     ranks, rows = calls.rank[here].tolist(), calls.row[here].tolist()
     for rank, row, given in zip(ranks, rows, calls.given[here].tolist(), strict=True):
@@ -165,11 +92,14 @@ def _judge(
     ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
     group, sequence = int(calls.group[here][0]), int(calls.sequence[here][0])
     joined = sum(len(side) for side in ordered)
+    size = max(joined, len(index.job.groups[group].members))
     culprits: list[int] = []
-    if 2 * len(ordered[0]) > joined:
+    if 2 * len(ordered[0]) > size:
         culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
-    shown = [signatures[int(by_row[side[0][1]])] for side in ordered]
-    kind = Fault.SILENT_MISMATCH if _same_bytes(shown) else Fault.MISMATCH
+    shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in ordered]
+    kind = (
+        Fault.SILENT_MISMATCH if all(silent(one, shown[0]) for one in shown[1:]) else Fault.MISMATCH
+    )
     if culprits and kind is Fault.MISMATCH:
         kind = _slip(calls, group, sequence, ordered[0][0][0], culprits)
     return Divergence(
@@ -184,22 +114,7 @@ def _judge(
     )
 
 
-def _same_bytes(shown: list[Signature]) -> bool:
-    """Whether only the dtype differs, and not in size: nothing hangs, the numbers are wrong."""
-    first = shown[0]
-    if len(set(shown)) == 1:
-        return False
-    return all(
-        (one.op, one.counts, one.reduce_op, one.root)
-        == (first.op, first.counts, first.reduce_op, first.root)
-        and one.dtype is not None
-        and first.dtype is not None
-        and _NBYTES.get(one.dtype, -1) == _NBYTES.get(first.dtype, -2)
-        for one in shown
-    )
-
-
-def _slip(calls: _Calls, group: int, sequence: int, right: int, culprits: list[int]) -> Fault:
+def _slip(calls: Calls, group: int, sequence: int, right: int, culprits: list[int]) -> Fault:
     """Whether what the culprits did from here on is what their peers did, one call apart."""
     last = sequence + _WINDOW
     theirs = calls.of(group, right, 0, last + 1)
