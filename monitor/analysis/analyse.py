@@ -12,6 +12,7 @@ from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
 from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
 from monitor.analysis.graph import Graph
+from monitor.analysis.lost import moved
 from monitor.analysis.mismatch import mismatch
 from monitor.analysis.roots import Root
 from monitor.analysis.silent import silent
@@ -97,6 +98,6 @@ def _notes(graph: Graph, *, skewed: bool) -> Iterable[str]:
     if any(group.inferred or not group.members for group in job.groups):
         yield "The members of some groups are not recorded; those seen in them are taken for all."
     if skewed:
-        moved = sorted(skew.moved(graph.index))
-        whose = f": {wording.ranks(job, moved)} moved on after it" if moved else ""
+        later = sorted(moved(graph.index))
+        whose = f": {wording.ranks(job, later)} moved on after it" if later else ""
         yield f"The records do not show one moment{whose}. What only looks stuck is left out."

@@ -29,8 +29,8 @@ class _Side:
 
 
 def cycles(graph: Graph) -> Iterable[Root]:
-    """One finding for each cycle that nothing leaves."""
-    for nodes in graph.roots:
+    """One finding for each cycle."""
+    for nodes in (*graph.roots, *graph.knots):
         if len(nodes) > 1:
             yield _cycle(graph, nodes)
 
@@ -45,7 +45,7 @@ def _cycle(graph: Graph, nodes: tuple[int, ...]) -> Root:
     if not breaking or len(sides) > _SIDES:
         return _root(graph, nodes, Fault.ORDER_INVERSION, sides, (), scene)
     tied = [side for side in breaking if len(side.ranks) == len(breaking[0].ranks)]
-    if len(tied) == 1:
+    if len(tied) == 1 and _outvoted(graph, tied[0], sides):
         return _root(graph, nodes, Fault.ORDER_INVERSION, sides, tied[0].ranks, scene)
     if len(tied) == 2:
         for side, other in (tied, reversed(tied)):
@@ -53,7 +53,15 @@ def _cycle(graph: Graph, nodes: tuple[int, ...]) -> Root:
             if ahead is not None:
                 kind = Fault.SKIPPED if ahead else Fault.EXTRA
                 return _root(graph, nodes, kind, sides, (side if ahead else other).ranks, scene)
-    return _root(graph, nodes, Fault.ORDER_INVERSION, tied, (), scene)
+    return _root(graph, nodes, Fault.ORDER_INVERSION, sides, (), scene)
+
+
+def _outvoted(graph: Graph, side: _Side, sides: list[_Side]) -> bool:
+    """Whether most of those who have to call both are seen to do it the other way."""
+    groups = [graph.index.job.groups[one.stuck.group].members for one in sides]
+    both = set(groups[0]).intersection(*groups[1:])
+    others = {rank for one in sides if one is not side for rank in one.ranks}
+    return 2 * len(others & both) > len(both)
 
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:

@@ -8,14 +8,15 @@ more of a group is missing than has come, it is those inside that called one too
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from monitor.analysis import skew, wording
 from monitor.analysis.calls import Calls, past
 from monitor.analysis.finding import Confidence, Fault, Finding
-from monitor.analysis.graph import Graph, Stuck, synchronises
+from monitor.analysis.graph import Graph, Stuck
 from monitor.analysis.habit import Habit, habit
+from monitor.analysis.lost import stopped_short
 from monitor.flight_recorder.job import Backend, State
 
 _LONG_NS = 10_000_000_000
@@ -42,7 +43,7 @@ def absent(graph: Graph, calls: Calls) -> Iterable[Root]:
         rank
         for nodes in graph.roots
         if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
-        if rank in index.job.ranks
+        if rank in index.job.ranks and rank not in graph.lost
     }
     waited = {
         rank: [one for one in graph.stuck if rank in one.absent and one.inside]
@@ -217,33 +218,36 @@ def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
 
 def inside(graph: Graph) -> Iterable[Root]:
     """Collectives that nobody is missing from, and that some or all do not get out of."""
-    behind: dict[int, Stuck] = {}
     for nodes in graph.roots:
         if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
             continue
         one = graph.stuck_of(nodes[0])
         if one.transfer is not None:
             yield _transfer(graph, one)
-        elif one.done:
-            behind |= dict.fromkeys(one.front, one)
-        else:
+        elif not one.done:
             yield from _all_in(graph, one)
-    yield from _behind(graph, behind)
+    yield from _behind(graph)
 
 
-def _behind(graph: Graph, behind: dict[int, Stuck]) -> Iterable[Root]:
+def _behind(graph: Graph) -> Iterable[Root]:
     """Ranks whose GPU did not finish what it finished on their peers."""
-    trailing = skew.trailing(graph)
-    accused = sorted(
-        rank
-        for rank in behind
-        if graph.index.job.ranks[rank].backend is not Backend.GLOO
-        and synchronises(graph.index, behind[rank])
-        and _really_behind(graph, behind[rank], rank, trailing.get(rank, 0))
-    )
-    if not accused or 2 * len(accused) >= len(graph.index.job.ranks):
-        return
-    yield _gpu_behind(graph, accused, [behind[rank] for rank in accused], trailing)
+    waited = {nodes[0] for nodes in graph.roots if len(nodes) == 1}
+    accused = {
+        rank: one
+        for rank, unfinished in sorted(graph.lost.items())
+        if waited.intersection(graph.nodes_of((rank,)))
+        for one in (_where_lost(graph, rank),)
+        if _really_behind(graph, one, rank, unfinished)
+    }
+    if accused and 2 * len(accused) < len(graph.index.job.ranks):
+        yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
+
+
+def _where_lost(graph: Graph, rank: int) -> Stuck:
+    """The first collective that the rank does not finish and peers did, in its own order."""
+    index = graph.index
+    over = [one for one in graph.stuck if rank in one.inside and one.done and not one.transfer]
+    return min(over, key=lambda one: index.head_row(rank, one.group))
 
 
 def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool:
@@ -251,11 +255,11 @@ def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool
     if skew.old(graph, (one,), _LONG_NS):
         return True
     partial = graph.index.job.ranks[rank].only_active
-    return unfinished > 1 and (partial or skew.stopped_short(graph, rank))
+    return unfinished > 1 and (partial or stopped_short(graph.index, rank))
 
 
 def _gpu_behind(
-    graph: Graph, ranks: list[int], at: list[Stuck], trailing: dict[int, int] | None
+    graph: Graph, ranks: list[int], at: list[Stuck], trailing: Mapping[int, int] | None
 ) -> Root:
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)

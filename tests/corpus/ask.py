@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +28,23 @@ class Result:
     answers: dict[str, Answer]
 
 
-def ours(folder: Path, world: int | None = None) -> Answer:
+def ours(
+    folder: Path, world: int | None = None, members: Mapping[str, Sequence[int]] | None = None
+) -> Answer:
     """As `lightkeeper analyze` would answer; a crash is an answer too, and counted."""
     try:
-        found = analyse(load([folder], world_size=world, workers=1))
+        found = analyse(load([folder], world_size=world, members=members, workers=1))
     except Exception as problem:  # noqa: BLE001 a crash is a score of nothing, not the end
         return Answer(frozenset(), error=f"{type(problem).__name__}: {problem}")
     kinds = frozenset(str(one.kind) for one in found.findings)
     return Answer(frozenset(found.culprits), kinds, alarms=len(found.findings))
+
+
+def known(labelled: Labelled) -> tuple[int | None, dict[str, tuple[int, ...]] | None]:
+    """`--world-size` and `--members`: gloo's records do not tell the members, people can."""
+    if labelled.case.backend != "gloo":
+        return None, None
+    return labelled.world, {team.name: team.members for team in labelled.run.programs.teams}
 
 
 def ask(cases: Iterator[Case], *, rivals: bool, keep: Path | None = None) -> Iterator[Result]:
@@ -49,9 +58,7 @@ def ask(cases: Iterator[Case], *, rivals: bool, keep: Path | None = None) -> Ite
                 continue
             folder = place / case.name
             labelled.write(folder)
-            # gloo records do not say who the members are: both a person and a launcher know it.
-            world = labelled.world if case.backend == "gloo" else None
-            answers = {OURS: ours(folder, world)}
+            answers = {OURS: ours(folder, *known(labelled))}
             if tool is not None:
                 answers[FIRST], answers[EVERY] = readings(tool.ask(folder))
             if keep is None:

@@ -161,7 +161,8 @@ class _Builder:
             status=rng.random() < 0.85,
             capacity=max(24, int(longest * 0.4)) if wrapped else 2000,
             aborted=case.kind == "timed_out",
-            older=rng.choice([0, 87_000]) if not wrapped else 14_000,
+            # A ring that holds everything is that of a young job.
+            older={"wrapped": 14_000, "partial": rng.choice([0, 87_000])}.get(case.dumps, 0),
             clocks={rank: rng.uniform(-3, 3) for rank in run.entries},
         )
 
@@ -194,6 +195,11 @@ class _Builder:
             must |= named
             may |= allowed
             kinds |= ACCEPTED[kind]
+        seen = (must | may) - evidence.silent
+        if seen:
+            # Those who are seen explain the waiting; of the silent one nothing is known.
+            may |= must & evidence.silent
+            must -= evidence.silent
         if evidence.silent and not must:
             return None
         if evidence.silent & (must | may):

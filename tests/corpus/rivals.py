@@ -117,7 +117,7 @@ def _forked(main: object, folder: Path, options: list[str]) -> dict[str, str]:
             os.dup2(handle, 2)
             main(["-p", PREFIX, str(folder), *options])  # type: ignore[operator]
             code = 0
-        except BaseException as problem:
+        except BaseException as problem:  # noqa: BLE001 SystemExit of argparse too
             print(f"\nFAILED {type(problem).__name__}: {problem}"[:300], file=sys.stderr)
         finally:
             sys.stdout.flush()

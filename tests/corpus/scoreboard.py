@@ -29,8 +29,9 @@ Simulated jobs with known faults; each tool sees the same dump files and nothing
 
     {command}
 
-on {date} with Python {python}, lightkeeper {ours}, torch {torch} (torchfrtrace of that package{retry}).
-{nvrx}
+on {date} with Python {python}, lightkeeper {ours}, and torch {torch}, whose torchfrtrace is asked
+again with --allow-incomplete-ranks where it wants every rank. {nvrx}
+
 The generator is `tests/corpus/`: a small model of ranks with CPUs that launch ahead, GPU streams,
 and members that must meet, so that waiting, cascades and completion out of order follow from the
 programs. {cases} cases, each built from its name alone: the same command gives the same dumps.
@@ -45,7 +46,7 @@ What counts:
   was named that did nothing wrong. **Innocents among the accused**: the same by ranks.
 - **kind**: of the exact, those that also say what happened.
 
-Of some faults no record tells the culprit: a failed link, a wrong root (NCCL records no roots), half
+Of some faults no record tells the culprit: a failed link, a wrong root (NCCL records none), half
 against half, a GPU that hangs without timing events. There, and in healthy jobs whose dumps were
 taken a few operations apart, the right answer is to accuse nobody. Where two members disagree and
 only history could decide, naming the right one is neither asked for nor wrong.
@@ -70,6 +71,8 @@ only history could decide, naming the right one is neither asked for nor wrong.
 
 {misses}
 """
+
+NO_NVRX = "NVIDIA's nvidia-resiliency-ext\nwas not installed and is not scored."
 
 
 def percent(value: float) -> str:

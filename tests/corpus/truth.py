@@ -9,6 +9,7 @@ The rules look at the simulated records, through what each recorder noted, never
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -80,13 +81,19 @@ class Evidence:
         return {key for kernel in kernels for key in kernel.keys}
 
     def waited_for(self, rank: int) -> bool:
-        """Whether somebody's unfinished call needs this rank, which has not made it."""
+        """Whether somebody is inside a call that needs this rank, which has not made it.
+
+        Inside, not only queued: while another fault holds up everybody, this one harms nobody.
+        """
         called = set() if rank in self.silent else self.called(rank)
         return any(
             rank in self.members(key) and key not in called
-            and any(not self.finished(r, e) for r, e in rows.items())
+            and any(self.inside(r, e) for r, e in rows.items())
             for key, rows in self.by_key.items()
         )  # fmt: skip
+
+    def inside(self, rank: int, entry: Entry) -> bool:
+        return entry.kernel.started < math.inf and not self.finished(rank, entry)
 
     def behind(self, rank: int) -> bool:
         """Whether its record shows unfinished what a peer's shows completed."""
@@ -113,7 +120,7 @@ class Evidence:
     def alone(self, rank: int) -> bool:
         """Whether it is inside a collective that no other member has called."""
         return any(
-            key[0] != "p2p" and set(rows) == {rank} and not self.finished(rank, rows[rank])
+            key[0] != "p2p" and set(rows) == {rank} and self.inside(rank, rows[rank])
             for key, rows in self.by_key.items()
         )
 
@@ -131,7 +138,8 @@ class Evidence:
                 continue
             best = "somehow" if best == "no" else best
             common, count = shown.most_common(1)[0]
-            begun = not live or mine.kernel.started < float("inf")
+            begun = not live or sum(self.inside(r, e) for r, e in rows.items()) > 1
+            begun = begun and (not live or self.inside(rank, mine))
             if common != mine.call.shown() and 2 * count > len(self.members(key)) and begun:
                 return "yes"
         return best
@@ -209,7 +217,10 @@ def _ahead(fault: Fault, rank: int, evidence: Evidence) -> str:
 
 
 def _inverted(fault: Fault, rank: int, evidence: Evidence) -> str:
-    return "must" if len(evidence.run.programs.teams[fault.team or 0].members) > 2 else "may"
+    entries = evidence.writers[rank].entries
+    stuck = any(e.call.mark == fault.mark and evidence.inside(rank, e) for e in entries)
+    size = len(evidence.run.programs.teams[fault.team or 0].members)
+    return "must" if size > 2 and stuck else "may"
 
 
 def _half(fault: Fault, rank: int, evidence: Evidence) -> str:
