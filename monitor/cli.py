@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import quarantine, run, status
+from monitor.commands import analyze, quarantine, run, status
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -20,6 +20,7 @@ examples:
   lightkeeper monitor --lighthouse http://head:29510       watch a job
   lightkeeper status                                       what the monitor sees
   lightkeeper incidents                                    what went wrong, and what was done
+  lightkeeper analyze dumps/                               who hangs a job, from its dumps
 
 every command explains itself: lightkeeper COMMAND --help
 """
@@ -67,6 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine.EXAMPLES,
         quarantine.add_arguments,
         quarantine.run,
+    )
+    add(
+        "analyze",
+        "who hangs a job, from its flight-record dumps",
+        analyze.EXAMPLES,
+        analyze.add_arguments,
+        analyze.run,
     )
     commands.add_parser("demo", help="a whole job on this machine, with faults", add_help=False)
     return parser

@@ -1,5 +1,6 @@
 """The subcommands: each module adds its options and runs.
 
 Belongs here: options, one-line errors, tables. A command returns its exit status: 0 done,
-1 the monitor is away or said no, 2 used wrongly.
+1 the monitor is away or said no, 2 used wrongly. `analyze` has its
+own: 1 is a fault found.
 """

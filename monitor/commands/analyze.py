@@ -1,0 +1,253 @@
+"""`lightkeeper analyze`: from flight records on disk to the culprit."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from monitor.analysis.analyse import analyse
+from monitor.analysis.finding import Analysis
+from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
+from monitor.commands.tables import print_json
+from monitor.dumps.load import load
+from monitor.flight_recorder import FlightRecordError
+from monitor.flight_recorder.job import Job
+from monitor.reports.html import page
+from monitor.reports.json import report
+from monitor.reports.progress import concerned, named
+from monitor.reports.text import print_report
+from monitor.reports.wording import clean, group_label
+
+BROKEN: Final = 70
+"""A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
+INTERRUPTED: Final = 130
+_DETAILED = 12
+_MEMBERS_MAX_BYTES = 64 << 20
+
+EXAMPLES = """\
+what to give it:
+  Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote them
+  (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers of
+  /v1/flight_recorder, or a zip of any of these. A file's name ends in its rank: nccl_trace_rank_7,
+  7.json. All ranks if you have them; it says what a missing one hides.
+
+examples:
+  lightkeeper analyze /tmp/nccl_trace_rank_*              who hangs my job?
+  lightkeeper analyze dumps/ --html report.html           the same as a page to mail
+  lightkeeper analyze dumps/ --group dp                   what each member of a process group did
+  lightkeeper analyze dumps/ --world-size 64              the ranks without a dump count as silent
+  lightkeeper analyze dumps/ --format json | jq .culprits
+
+exit status:
+  0  no fault found          2  no usable input
+  1  a fault found           70 a fault of lightkeeper itself
+
+Dumps are read without running anything in them. docs/analyze.md explains kinds and confidence.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Paths and options of `analyze`."""
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="dumps: files, folders or zips"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="text for people (default), json for programs",
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write one page with graph and timeline"
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="detail of a process group, by its name or description; again for more",
+    )
+    parser.add_argument(
+        "--details", action="store_true", help="detail of every group in which somebody waits"
+    )
+    parser.add_argument(
+        "--world-size",
+        type=_count,
+        metavar="N",
+        help="ranks of the job, where some may have left no dump (default: as the dumps tell)",
+    )
+    parser.add_argument(
+        "--members",
+        type=Path,
+        metavar="FILE",
+        help='members of process groups that the dumps do not tell, JSON: {"dp": [0, 1, 2, 3]}',
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, analyse, report; 1 if there is a fault."""
+    try:
+        return _run(args)
+    except (CommandError, BrokenPipeError):
+        raise
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
+        traceback.print_exc()
+        sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
+        return BROKEN
+
+
+def _run(args: argparse.Namespace) -> int:
+    members = None if args.members is None else read_members(args.members)
+    if args.html is not None:
+        _check_writable(args.html)  # not only after a long load
+    job = _load(args.paths, args.world_size, members)
+    groups = _groups(job, args.group)
+    analysis = analyse(job)
+    if args.details:
+        groups = tuple(dict.fromkeys((*groups, *concerned(analysis)[:_DETAILED])))
+    _show(job, analysis, groups, as_json=args.format == "json")
+    if args.html is not None:
+        _write(args.html, page(job, analysis))
+    return FAILED if analysis.findings else DONE
+
+
+def _load(
+    paths: Sequence[Path], world_size: int | None, members: Mapping[str, Sequence[int]] | None
+) -> Job:
+    for path in paths:
+        if not os.path.lexists(path):
+            raise CommandError(f"{_shown(path)}: no such file or folder", USAGE)
+    try:
+        with _progress() as progress:
+            job = load(paths, world_size=world_size, members=members, progress=progress)
+    except FlightRecordError as exc:
+        raise CommandError(f"no usable flight record: {clean(str(exc), 500)}", USAGE) from exc
+    if not job.ranks:
+        raise CommandError(_why_nothing(job, paths), USAGE)
+    return job
+
+
+def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
+    """Why no rank's record was read."""
+    if not job.problems:
+        where = ", ".join(_shown(path) for path in paths[:3])
+        return f"no flight record in {where}: a dump's name ends in its rank"
+    first = job.problems[0]
+    more = f" (and {len(job.problems) - 1} more)" if len(job.problems) > 1 else ""
+    return f"no usable flight record: {clean(first.path, 300)}: {clean(first.reason, 300)}{more}"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr while it is a terminal; gone when done."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
+    found: dict[int, None] = {}
+    for name in names:
+        indices = named(job, name)
+        if not indices:
+            known = sorted({word for one in job.groups for word in (one.name, one.desc) if word})
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:6]
+            hint = ", ".join(clean(word, 80) for word in near)
+            told = f"no process group {clean(name, 80)!r} in these records"
+            raise CommandError(f"{told}; there are {hint}" if hint else told, USAGE)
+        found.update(dict.fromkeys(indices))
+    if len(found) > _DETAILED:
+        label = group_label(job.groups[next(iter(found))])
+        raise CommandError(
+            f"{len(found)} process groups are called that; name one, such as {label!r}", USAGE
+        )
+    return tuple(found)
+
+
+def _show(job: Job, analysis: Analysis, groups: Sequence[int], *, as_json: bool) -> None:
+    """Print it. A closed pipe (`| head`) is no failure and does not change the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows what it can
+    try:
+        if as_json:
+            print_json(report(job, analysis))
+        else:
+            terminal = sys.stdout.isatty()
+            print_report(Console(width=None if terminal else 160), job, analysis, groups)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _count(text: str) -> int:
+    """A world size."""
+    number = int(text)
+    if not 1 <= number <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 to 10,000,000")
+    return number
+
+
+def read_members(path: Path) -> dict[str, list[int]]:
+    """Process groups and their global ranks from a JSON file.
+
+    Raises:
+        CommandError: it cannot be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            held: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
+    except OSError as exc:
+        raise CommandError(f"cannot read {_shown(path)}: {exc.strerror}", USAGE) from exc
+    except (ValueError, RecursionError) as exc:
+        raise CommandError(f"{_shown(path)} holds no JSON", USAGE) from exc
+    if not isinstance(held, dict):
+        raise CommandError(f"{_shown(path)}: expected an object of lists of ranks", USAGE)
+    for name, ranks in held.items():
+        good = isinstance(ranks, list) and all(type(one) is int and one >= 0 for one in ranks)
+        if not good or len(set(ranks)) != len(ranks):
+            told = f"{_shown(path)}: {clean(name, 80)!r} is no list of different ranks"
+            raise CommandError(told, USAGE)
+    return held
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise CommandError(f"cannot write {_shown(path)}: it is a folder", USAGE)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = "no such folder" if not path.parent.is_dir() else "not allowed"
+        raise CommandError(f"cannot write {_shown(path)}: {why}", USAGE)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise CommandError(f"cannot write {_shown(path)}: {exc.strerror}", USAGE) from exc
+
+
+def _shown(path: Path) -> str:
+    return clean(str(path), 300)
