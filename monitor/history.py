@@ -116,6 +116,7 @@ class RankTrack:
 @dataclass(slots=True)
 class _Record:
     record: RankRecord
+    answer: FlightRecord
     at_s: float
 
 
@@ -225,6 +226,10 @@ class History:
             return None
         return held.record if self.now_s - held.at_s <= self.config.record_fresh_s else None
 
+    def answer(self, track: RankTrack) -> FlightRecord | None:
+        """The WorkerServer's whole answer of which `record` is the ring."""
+        return None if self.record(track) is None else self._records[track.rank].answer
+
     def record_age_s(self, rank: RankName) -> float | None:
         """Since the rank's flight record was read; None when there is none."""
         held = self._records.get(rank)
@@ -302,7 +307,7 @@ class History:
             if not isinstance(record, FlightRecord):
                 continue
             try:
-                self._records[rank] = _Record(from_ring(record), snapshot.now_s)
+                self._records[rank] = _Record(from_ring(record), record, snapshot.now_s)
             except FlightRecordError:
                 continue  # unreadable is as good as missing: no evidence either way
 

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
 from monitor.detectors.dead import dead
+from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
@@ -77,6 +78,7 @@ DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
+    Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
 )
 

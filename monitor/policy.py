@@ -160,7 +160,7 @@ def _evict(case: _Case) -> Evict:
 def _quarantine(case: _Case) -> tuple[Host, ...]:
     """Hosts to blame: of hangs and stragglers; of a death only when it was not the first there.
 
-    A mismatch is a fault of the program, which any other host would repeat.
+    A mismatch or a deadlock is a fault of the program, which any other host would repeat.
     """
     view = case.view
     if view is None:
@@ -171,7 +171,7 @@ def _quarantine(case: _Case) -> tuple[Host, ...]:
             return tuple(sorted(hosts))
         case Kind.DEAD:
             return tuple(sorted(host for host in hosts if case.fleet.deaths.get(host, 0) > 0))
-        case Kind.MISMATCH:
+        case Kind.MISMATCH | Kind.DEADLOCK:
             return ()
 
 
@@ -213,8 +213,8 @@ def _not_worth_it(case: _Case) -> str | None:
 
 
 def _crash_loop(case: _Case) -> str | None:
-    mismatch = case.incident.kind is Kind.MISMATCH
-    limit = case.config.program_bug_after if mismatch else case.config.crash_loop_after
+    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK)
+    limit = case.config.program_bug_after if program else case.config.crash_loop_after
     count = case.fleet.evicted_signatures.get(case.incident.signature, 0)
     if count < limit:
         return None

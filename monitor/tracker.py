@@ -161,7 +161,7 @@ class Tracker:
                 return self.config.dead_observations
             case Kind.NOT_ENTERED:
                 return self.config.hang_sweeps
-            case Kind.MISMATCH:
+            case Kind.MISMATCH | Kind.DEADLOCK:
                 return self.config.mismatch_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
@@ -433,7 +433,7 @@ def _passed(  # noqa: PLR0911 - one reason a line
     match incident.kind:
         case Kind.DEAD:
             return "the job ended" if gone else "its processes are there again"
-        case Kind.NOT_ENTERED | Kind.MISMATCH:
+        case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             if gone:
                 return "its process ended"
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)

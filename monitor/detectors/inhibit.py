@@ -19,7 +19,7 @@ def inhibit(
 ) -> tuple[tuple[Verdict, ...], Reasons]:
     """The verdicts that stand, and why the others do not.
 
-    A mismatch explains the hangs and deaths of its group; a death explains a hang of its
+    A mismatch explains the hangs, deaths and deadlocks of its group; a death explains a hang of its
     group; a fault explains the deaths of those who waited for it (TorchFT's timeouts end
     them); a fleet that stands still has no pace to compare.
 
@@ -56,7 +56,7 @@ def _why(
     groups = set(verdict.groups)
     if any((verdict.kind, group) in shielded for group in groups):
         return "it is under an eviction"
-    if groups & mismatched and verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED):
+    if groups & mismatched and verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED, Kind.DEADLOCK):
         return "explained by a mismatch in the same group"
     if groups & dead and verdict.kind is Kind.NOT_ENTERED:
         return "explained by a dead process in the same group"

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from monitor.analysis.finding import Fault
+from monitor.detectors.recorded import opinion, sure
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, Stuck, WaitGraph
 from monitor.detectors.wording import listed, plural
@@ -25,6 +27,7 @@ from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
 from worker_server.wire import ACROSS
 
+_KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 _COHORT_GROUPS = 2
 """Other groups whose records are read to learn what the program does at this place."""
 
@@ -46,9 +49,11 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group, on the flight records at hand."""
     found: dict[GroupName, Verdict] = {}
     for scene in (*_stuck_scenes(history, graph), *_dead_scenes(history, graph)):
+        if scene.group in found:
+            continue
         verdict = _judge(history, graph, scene)
-        if verdict is not None and scene.group not in found:
-            found[scene.group] = verdict
+        if verdict is not None:
+            found[scene.group] = _with_second_opinion(history, verdict, scene.group)
     return tuple(found[group] for group in sorted(found))
 
 
@@ -80,6 +85,38 @@ def _lacks(history: History, rank: RankName, scene: _Scene | None = None) -> boo
         return True
     inside = scene is not None and (not scene.ahead or rank in scene.ahead)
     return inside and scene is not None and record.at(scene.process_group, scene.seq) is None
+
+
+def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict:
+    """The same verdict, unless the group's whole records contradict it, or know what it does not.
+
+    The scene is one collective and the habit at its place; the records hold every process group.
+    """
+    said = opinion(history, group)
+    findings = [] if said is None else [one for one in said.findings if one.kind in _KINDS]
+    named = {rank for one in findings if sure(one) and said for rank in said.names(one.culprits)}
+    if not named or named == set(verdict.culprits):
+        return verdict
+    if verdict.confidence is Confidence.UNSURE and named < set(verdict.culprits):
+        found = next(one for one in findings if sure(one))
+        return replace(
+            verdict,
+            culprits=tuple(sorted(named)),
+            victims=tuple(sorted({*verdict.victims, *verdict.culprits} - named)),
+            confidence=found.confidence,
+            reason=found.reason,
+        )
+    if named & set(verdict.culprits):
+        return verdict
+    both = tuple(sorted(named | set(verdict.culprits)))
+    return replace(
+        verdict,
+        culprits=both,
+        victims=tuple(rank for rank in verdict.victims if rank not in both),
+        confidence=Confidence.UNSURE,
+        reason=f"{verdict.reason}; but by all their records it is {listed(tuple(sorted(named)))}: "
+        "cannot tell",
+    )
 
 
 # -- phase 1: where to look ----------------------------------------------------------------

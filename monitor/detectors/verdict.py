@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from monitor.analysis.finding import Confidence
 from monitor.names import GroupName, RankName
 
 
@@ -15,18 +16,11 @@ class Kind(StrEnum):
     DEAD = "dead"  # D
     NOT_ENTERED = "not_entered"  # H1: a hang outside any collective
     MISMATCH = "mismatch"  # H2
+    DEADLOCK = "deadlock"  # H2 by order, H3: all wait inside of collectives, nobody is absent
     STRAGGLER = "straggler"  # S1
 
 
-class Confidence(StrEnum):
-    """How much an accusation may be trusted to act on."""
-
-    CERTAIN = "certain"
-    """Seen directly (a dead process), or the only explanation of what every rank shows."""
-    LIKELY = "likely"
-    """Supported by a strict majority or by the rank's own history, contradicted by nothing."""
-    UNSURE = "unsure"
-    """Culprits tie or evidence is missing; never evicts."""
+__all__ = ["Confidence", "Kind", "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,84 @@
+"""Deadlocks: every member of a replica group waits inside of collectives, and nothing moves.
+
+Theory of operation. The wait-for graph has no root then: nobody is alone, dead or unseen. Whether
+the members wait for each other in a circle (order inversion), for a send that nobody receives, or
+are all inside the same collective (class H3) is told by their flight records, see `recorded`.
+Inconsistent calls are the mismatch detector's; they too can stand in a circle, and explain it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from monitor.analysis.finding import Fault, Finding
+from monitor.detectors.recorded import Opinion, opinion, sure
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.waits import Standing, Stuck, WaitGraph
+from monitor.history import History
+from monitor.names import GroupName, RankName
+
+_KINDS: Final = (
+    Fault.ORDER_INVERSION, Fault.POINT_TO_POINT, Fault.GPU_BEHIND, Fault.STUCK_INSIDE,
+    Fault.TIMED_OUT,
+)  # fmt: skip
+_EXCUSES: Final = (Standing.DEAD, Standing.SILENT)
+
+
+def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group, on the flight records at hand."""
+    if graph.suspects or any(standing in _EXCUSES for standing in graph.standing.values()):
+        return ()
+    found: dict[GroupName, Verdict] = {}
+    for stuck in graph.stuck:
+        if stuck.group not in found and _patient(history, stuck):
+            verdict = _judge(history, graph, stuck)
+            if verdict is not None:
+                found[stuck.group] = verdict
+    return tuple(found[group] for group in sorted(found))
+
+
+def _patient(history: History, stuck: Stuck) -> bool:
+    allowed_s = max(history.hang_after_s(history.tracks[rank]) for rank in stuck.joined)
+    return stuck.stall_s >= allowed_s * history.config.unwitnessed_factor
+
+
+def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
+    members = tuple(track.rank for track in history.groups()[stuck.group])
+    if any(graph.standing[rank] is not Standing.HELD for rank in members):
+        return None
+    ages_s = [history.record_age_s(rank) for rank in members]
+    if any(age_s is None or age_s >= stuck.stall_s for age_s in ages_s):
+        return None  # a record from before the stall shows another moment
+    said = opinion(history, stuck.group)
+    if said is None:
+        return None
+    ranked = sorted(
+        said.findings, key=lambda one: _KINDS.index(one.kind) if one.kind in _KINDS else -1
+    )
+    if not ranked or ranked[0].kind not in _KINDS:
+        return None  # another detector's, or nothing
+    return _verdict(history, graph, stuck, said, ranked[0], members)
+
+
+def _verdict(
+    history: History,
+    graph: WaitGraph,
+    stuck: Stuck,
+    said: Opinion,
+    found: Finding,
+    members: tuple[RankName, ...],
+) -> Verdict:
+    between = tuple(rank for side in found.between for rank in side)
+    culprits = said.names(found.culprits) or said.names(between) or members
+    track = history.tracks[culprits[0]]
+    return Verdict(
+        kind=Kind.DEADLOCK,
+        culprits=culprits,
+        groups=(stuck.group,),
+        reason=found.reason,
+        confidence=found.confidence if sure(found) else Confidence.UNSURE,
+        since_s=(history.now_s if track.report_s is None else track.report_s) - stuck.stall_s,
+        victims=tuple(sorted({*graph.victims(culprits), *members} - set(culprits))),
+        evidence=dict(found.evidence),
+        signature=f"deadlock:{found.kind}:{stuck.process_group}:{'/'.join(stuck.ops)}",
+    )
