@@ -28,8 +28,8 @@ class Captures:
     folder: Path
 
     @classmethod
-    def unpack(cls, folder: Path) -> Captures:
-        with zipfile.ZipFile(FOLDER / "captures.zip") as bundle:
+    def unpack(cls, folder: Path, source: Path = FOLDER) -> Captures:
+        with zipfile.ZipFile(source / "captures.zip") as bundle:
             for name in bundle.namelist():
                 case, _, last = name.partition("/")
                 if last == "dates.json":
