@@ -1,8 +1,8 @@
 """Large jobs' dumps for the benchmark, written rank by rank without simulating them.
 
 All ranks run in step until one halts in the last step, before a collective of its tensor-parallel
-group: its mates wait there, everybody else for one of them in a data-parallel group (where there is one
-group only, all for the one that halted).
+group: its mates wait there, everybody else for one of them in a data-parallel group. With one
+group only, all wait for the one that halted.
 """
 
 from __future__ import annotations
