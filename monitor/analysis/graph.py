@@ -13,12 +13,13 @@ not a million.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from monitor.analysis.index import SYNCHRONISING, Index, Transfers
+from monitor.analysis.lost import lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,12 @@ class Graph:
     ranks: tuple[int, ...]
     roots: tuple[tuple[int, ...], ...]
     """Nodes of each component that no edge leaves; ranks that nobody waits for are left out."""
+    knots: tuple[tuple[int, ...], ...]
+    """Nodes of other cycles of collectives in which ranks are stuck first: deadlocked too, for
+    each collective needs all of its members."""
+    lost: Mapping[int, int]
+    """Ranks with unfinished collectives that peers completed -> how many. What they are stuck in
+    is over, so nothing holds them up but themselves."""
 
     def rank_of(self, node: int) -> int | None:
         """The rank of a node; None when it is a collective."""
@@ -105,11 +112,12 @@ def build(index: Index) -> Graph:
     ranks = tuple(sorted({*index.job.expected, *index.job.ranks, *index.heads, *involved}))
     place = {rank: node for node, rank in enumerate(ranks)}
     edges: list[list[int]] = [[] for _ in range(len(ranks) + 2 * len(stuck))]
+    behind = lost(index)
     for number, one in enumerate(stuck):
         front = len(ranks) + 2 * number
-        for rank in one.front:
+        for rank in set(one.front) - set(behind):
             edges[place[rank]].append(front)
-        for rank in one.later:
+        for rank in set(one.later) - set(behind):
             edges[place[rank]].append(front + 1)
         edges[front] = [place[r] for r in (*one.absent, *one.held, *one.silent)]
         edges[front + 1] = [place[r] for r in (*one.absent, *one.silent)] if one.later else []
@@ -124,12 +132,35 @@ def build(index: Index) -> Graph:
         for number, nodes in enumerate(found)
         if any(target not in nodes for node in nodes for target in kept[node])
     }
-    roots = tuple(
-        tuple(sorted(nodes))
+    roots = [
+        nodes
         for number, nodes in enumerate(found)
         if number not in leaving and (len(nodes) > 1 or next(iter(nodes)) in waited)
-    )
-    return Graph(index, stuck, tuple(kept), ranks, tuple(sorted(roots)))
+    ]
+    first = [
+        node for n, one in enumerate(stuck) if one.transfer is None for node in (_at(ranks, n),)
+    ]
+    knots = _knots(kept, len(ranks), set(first), set().union(*roots))
+    return Graph(index, stuck, tuple(kept), ranks, _sorted(roots), _sorted(knots), behind)
+
+
+def _at(ranks: Sequence[int], number: int) -> int:
+    return len(ranks) + 2 * number
+
+
+def _sorted(found: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(sorted(tuple(sorted(nodes)) for nodes in found))
+
+
+def _knots(
+    edges: Sequence[Sequence[int]], ranks: int, fronts: set[int], known: set[int]
+) -> list[frozenset[int]]:
+    """Cycles through fronts of collectives alone, but for those already known."""
+    only = [
+        [t for t in targets if node in fronts or (node < ranks and t in fronts)]
+        for node, targets in enumerate(edges)
+    ]
+    return [nodes for nodes in components(only) if len(nodes) > 1 and not nodes & known]
 
 
 def _stuck_all(index: Index) -> Iterable[Stuck]:
@@ -169,9 +200,15 @@ def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stu
         later=later,
         absent=_of(at.members[at.read & ~enqueued & ~gone]),
         held=_of(at.members[behind]),
-        silent=_of(at.members[~at.read]),
+        silent=tuple(sorted({*_of(at.members[~at.read]), *_unseen(index, group)})),
         done=_of(at.members[enqueued & (at.head > sequence)]),
     )
+
+
+def _unseen(index: Index, group: int) -> tuple[int, ...]:
+    """Ranks without a record, which may be members of a group whose members were only inferred."""
+    known = index.job.groups[group]
+    return index.job.silent if known.inferred or not known.members else ()
 
 
 def _gone(index: Index, group: int, inside: Sequence[int]) -> list[int]:

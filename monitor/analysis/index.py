@@ -162,6 +162,7 @@ def _live(job: Job) -> Bools:
     """
     state = job.columns["state"]
     unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
+    unfinished &= ~_counted_out(job)
     failed = state == State.FAILED
     if not failed.any():
         return np.asarray(unfinished, dtype=np.bool_)
@@ -170,6 +171,24 @@ def _live(job: Job) -> Bools:
     done = state == State.COMPLETED
     np.maximum.at(last, rank[done], rows[done])
     return np.asarray(unfinished | (failed & (rows > last[rank])), dtype=np.bool_)
+
+
+def _counted_out(job: Job) -> Bools:
+    """Transfers that are over by their group's counter.
+
+    NCCL's parts of a batch never finish in a record, and of a finished batch a partial one keeps
+    nothing else. In a group of two all transfers are one stream, which works in order.
+    """
+    columns = job.columns
+    over = np.zeros(len(job), dtype=np.bool_)
+    pairs = [number for number, group in enumerate(job.groups) if len(group.members) == 2]
+    chosen = np.flatnonzero(columns["p2p"] & np.isin(columns["group"], pairs))
+    for row in chosen.tolist():
+        info = job.ranks[int(columns["rank"][row])]
+        status = info.status.get(int(columns["group"][row]))
+        if status is not None and info.only_active and info.backend is Backend.NCCL:
+            over[row] = columns["seq"][row] <= status.completed
+    return over
 
 
 def _generations(job: Job) -> tuple[frozenset[int], Bools]:

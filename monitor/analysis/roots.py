@@ -8,22 +8,20 @@ more of a group is missing than has come, it is those inside that called one too
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from monitor.analysis import skew, wording
-from monitor.analysis.calls import Calls, past
 from monitor.analysis.finding import Confidence, Fault, Finding
-from monitor.analysis.graph import Graph, Stuck, synchronises
-from monitor.analysis.habit import Habit, habit
+from monitor.analysis.graph import Graph, Stuck
+from monitor.analysis.habit import Habit
+from monitor.analysis.lost import stopped_short
+from monitor.analysis.witness import Witness
 from monitor.flight_recorder.job import Backend, State
 
 _LONG_NS = 10_000_000_000
 """A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
 called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
-
-_WITNESSES = 4
-"""Ranks whose past is looked at to learn what the program usually does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +33,26 @@ class Root:
     """The collectives at which it shows."""
 
 
-def absent(graph: Graph, calls: Calls) -> Iterable[Root]:
+def absent(graph: Graph, witness: Witness) -> Iterable[Root]:
     """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait."""
     index = graph.index
     still = {
         rank
         for nodes in graph.roots
         if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
-        if rank in index.job.ranks
+        if rank in index.job.ranks and rank not in graph.lost
     }
     waited = {
         rank: [one for one in graph.stuck if rank in one.absent and one.inside]
         for rank in sorted(still)
     }
-    doubted = {one: _usual(graph, calls, one) for one in graph.stuck if _outnumbered(one, still)}
+    doubted = {one: _usual(graph, witness, one) for one in graph.stuck if _outnumbered(one, still)}
     guilty = {
         rank
         for rank, scene in waited.items()
         if any(_blames(one, doubted.get(one)) for one in scene)
     }
+    _infect(waited, guilty)
     for ranks in _together(waited, guilty):
         scene = _scene(waited, ranks)
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
@@ -78,13 +77,21 @@ def _blames(one: Stuck, usual: Habit | None) -> bool:
     return usual is Habit.USUAL
 
 
-def _usual(graph: Graph, calls: Calls, one: Stuck) -> Habit:
+def _usual(graph: Graph, witness: Witness, one: Stuck) -> Habit:
     """Whether those inside call what they called at this place before."""
     if one.transfer is not None:
         return Habit.UNKNOWN
-    rows = [graph.index.head_row(rank, one.group) for rank in one.inside[:_WITNESSES]]
-    habits = {habit(past(graph.index.job, calls, row)) for row in rows} - {Habit.UNKNOWN}
-    return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
+    return witness.of(graph.index.head_row(rank, one.group) for rank in one.inside)
+
+
+def _infect(waited: Mapping[int, Iterable[Stuck]], guilty: set[int]) -> None:
+    """Who is missing beside a guilty rank is guilty too: what they are missed in is real."""
+    grown = True
+    while grown:
+        real = {one for rank in guilty for one in waited[rank] if one.transfer is None}
+        more = {rank for one in real for rank in one.absent if rank in waited}
+        grown = not more <= guilty
+        guilty |= more
 
 
 def _together(waited: dict[int, list[Stuck]], guilty: set[int]) -> list[list[int]]:
@@ -217,33 +224,36 @@ def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
 
 def inside(graph: Graph) -> Iterable[Root]:
     """Collectives that nobody is missing from, and that some or all do not get out of."""
-    behind: dict[int, Stuck] = {}
     for nodes in graph.roots:
         if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
             continue
         one = graph.stuck_of(nodes[0])
         if one.transfer is not None:
             yield _transfer(graph, one)
-        elif one.done:
-            behind |= dict.fromkeys(one.front, one)
-        else:
+        elif not one.done:
             yield from _all_in(graph, one)
-    yield from _behind(graph, behind)
+    yield from _behind(graph)
 
 
-def _behind(graph: Graph, behind: dict[int, Stuck]) -> Iterable[Root]:
+def _behind(graph: Graph) -> Iterable[Root]:
     """Ranks whose GPU did not finish what it finished on their peers."""
-    trailing = skew.trailing(graph)
-    accused = sorted(
-        rank
-        for rank in behind
-        if graph.index.job.ranks[rank].backend is not Backend.GLOO
-        and synchronises(graph.index, behind[rank])
-        and _really_behind(graph, behind[rank], rank, trailing.get(rank, 0))
-    )
-    if not accused or 2 * len(accused) >= len(graph.index.job.ranks):
-        return
-    yield _gpu_behind(graph, accused, [behind[rank] for rank in accused], trailing)
+    waited = {nodes[0] for nodes in graph.roots if len(nodes) == 1}
+    accused = {
+        rank: one
+        for rank, unfinished in sorted(graph.lost.items())
+        if waited.intersection(graph.nodes_of((rank,)))
+        for one in (_where_lost(graph, rank),)
+        if _really_behind(graph, one, rank, unfinished)
+    }
+    if accused and 2 * len(accused) < len(graph.index.job.ranks):
+        yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
+
+
+def _where_lost(graph: Graph, rank: int) -> Stuck:
+    """The first collective that the rank does not finish and peers did, in its own order."""
+    index = graph.index
+    over = [one for one in graph.stuck if rank in one.inside and one.done and not one.transfer]
+    return min(over, key=lambda one: index.head_row(rank, one.group))
 
 
 def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool:
@@ -251,11 +261,11 @@ def _really_behind(graph: Graph, one: Stuck, rank: int, unfinished: int) -> bool
     if skew.old(graph, (one,), _LONG_NS):
         return True
     partial = graph.index.job.ranks[rank].only_active
-    return unfinished > 1 and (partial or skew.stopped_short(graph, rank))
+    return unfinished > 1 and (partial or stopped_short(graph.index, rank))
 
 
 def _gpu_behind(
-    graph: Graph, ranks: list[int], at: list[Stuck], trailing: dict[int, int] | None
+    graph: Graph, ranks: list[int], at: list[Stuck], trailing: Mapping[int, int] | None
 ) -> Root:
     index, job = graph.index, graph.index.job
     scene = _waiting_for(graph, ranks)

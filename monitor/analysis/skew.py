@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from monitor.analysis.graph import Graph, Stuck, synchronises
-from monitor.analysis.index import NEVER, Index
+from monitor.analysis.graph import Graph, Stuck
+from monitor.analysis.lost import moved
 from monitor.flight_recorder.job import NONE
 
 _YOUNG_NS = 1_000_000_000
@@ -25,53 +23,9 @@ _YOUNG_NS = 1_000_000_000
 healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
 
 
-def moved(index: Index) -> frozenset[int]:
-    """Ranks that went on after their dump: peers completed what they had not enqueued."""
-    found: set[int] = set()
-    for group, at in index.groups.items():
-        if group in index.retired or not len(at.passed):
-            continue
-        found.update(at.members[at.known & (at.enqueued < at.passed.max())].tolist())
-    return frozenset(found)
-
-
-def trailing(graph: Graph) -> dict[int, int]:
-    """Ranks with unfinished entries that peers completed -> how many such entries."""
-    index = graph.index
-    found: dict[int, int] = {}
-    for stuck in graph.stuck:
-        if stuck.group in index.retired or not synchronises(index, stuck):
-            continue
-        at = index.groups[stuck.group]
-        top = int(at.passed.max())
-        if top < stuck.sequence:
-            continue
-        for rank in stuck.inside:
-            mine = int(at.enqueued[at.members == rank][0])
-            found[rank] = found.get(rank, 0) + min(top, mine) - stuck.sequence + 1
-    return found
-
-
-def stopped_short(graph: Graph, rank: int) -> bool:
-    """Whether peers completed exactly what a trailing rank had launched, in every group.
-
-    So it is when its GPU did all of its work and its process lost track of it (a CUDA error, as
-    in the real records). A rank of a running job that was merely dumped first has launched more.
-    """
-    index = graph.index
-    for at in index.groups.values():
-        mine = at.members == rank
-        if not mine.any() or int(at.head[mine][0]) == NEVER:
-            continue
-        top = int(at.passed.max())
-        if int(at.head[mine][0]) <= top < int(at.enqueued[mine][0]):
-            return False
-    return True
-
-
 def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
     """Whether what is seen around these collectives can be one moment, but for the culprits."""
-    restless = (moved(graph.index) | frozenset(trailing(graph))) - frozenset(culprits)
+    restless = (moved(graph.index) | frozenset(graph.lost)) - frozenset(culprits)
     around = {rank for one in scene for rank in (*one.joined, *one.absent)}
     return not (restless & around)
 
@@ -103,11 +57,3 @@ def _ages(graph: Graph, stuck: Stuck, rank: int) -> list[int]:
     ]
     created = [int(columns["created_ns"][row]) for row in rows]
     return [info.taken_ns - ns for ns in created if ns != NONE]
-
-
-def last_activity_ns(index: Index, rank: int) -> int:
-    """The latest time in a rank's record, of its own clock; NONE: it has none."""
-    columns = index.job.columns
-    rows = np.flatnonzero(columns["rank"] == rank)
-    times = [columns[name][rows].max(initial=NONE) for name in ("created_ns", "completed_ns")]
-    return int(max(times))
