@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus.fleet import write_fleet
+from tests.corpus.fleet import MIXES, write_fleet
 
 pytestmark = [
     pytest.mark.skipif(
@@ -106,11 +106,11 @@ def run(script: Path, folder: Path, limit_s: float) -> Cost:
 
 
 @pytest.mark.parametrize("world", [64, 256, 1024], ids=lambda n: f"{n}_ranks")
-@pytest.mark.parametrize("mixed", [False, True], ids=["one_group", "TP8xDP"])
-def test_cpu_and_memory_beside_torchfrtrace(tmp_path, world, mixed):
+@pytest.mark.parametrize("mix", MIXES, ids=["one_group", "TP8xDP", "thirds"])
+def test_cpu_and_memory_beside_torchfrtrace(tmp_path, world, mix):
     pytest.importorskip("torch")
     folder = tmp_path / "dumps"
-    write_fleet(folder, world, ENTRIES, culprit=CULPRIT, mixed=mixed)
+    write_fleet(folder, world, ENTRIES, culprit=CULPRIT, mix=mix)
     scripts = {}
     for name, text in (("ours", OURS), ("theirs", THEIRS)):
         scripts[name] = tmp_path / f"{name}.py"
@@ -121,8 +121,7 @@ def test_cpu_and_memory_beside_torchfrtrace(tmp_path, world, mixed):
     assert culprits == [CULPRIT], kinds
     theirs = run(scripts["theirs"], folder, LIMIT_S)
     shutil.rmtree(folder)
-    kind = "TP8 x DP" if mixed else "one group"
-    print(f"\n{world} ranks x {ENTRIES} entries, {kind}")
+    print(f"\n{world} ranks x {ENTRIES} entries, {mix}")
     print(f"  lightkeeper  {ours}")
     least = "at least " * (not theirs.finished)
     print(f"  torchfrtrace {theirs}   {least}{theirs.cpu_s / ours.cpu_s:.0f} times the CPU")

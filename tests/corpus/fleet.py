@@ -18,19 +18,25 @@ TP = 8
 BIG, SMALL = [8192, 1, 64], [1024, 1, 64]
 
 
-def _pattern(mixed: bool) -> list[tuple[str, str, list[int], list[int]]]:
+ONE_GROUP, MEGATRON, THIRDS = "one group", "TP8 x DP", "TP8 x DP x world in equal parts"
+MIXES = (ONE_GROUP, MEGATRON, THIRDS)
+
+
+def _pattern(mix: str) -> list[tuple[str, str, list[int], list[int]]]:
     """A step: which group, which op, sizes in and out."""
-    if not mixed:
+    if mix == ONE_GROUP:
         return [("world", "all_reduce", [4096], [4096])] * 5
+    if mix == THIRDS:
+        return [(role, "all_reduce", [4096], [4096]) for role in ("tp", "dp", "world")]
     layer = [("tp", "_all_gather_base", SMALL, BIG), ("tp", "_reduce_scatter_base", BIG, SMALL)]
     bucket = ("dp", "all_reduce", [65536], [65536])
     return [*layer * 3, bucket, *layer * 3, bucket, ("world", "all_reduce", [1], [1])]
 
 
-def _groups(rank: int, world: int, mixed: bool) -> dict[str, tuple[str, str, list[int]]]:
+def _groups(rank: int, world: int, mix: str) -> dict[str, tuple[str, str, list[int]]]:
     """Role -> name, description, members."""
     groups = {"world": ("0", "default_pg", list(range(world)))}
-    if mixed:
+    if mix != ONE_GROUP:
         first = rank // TP * TP
         tp, dp = str(1 + rank // TP), str(1 + world // TP + rank % TP)
         groups["tp"] = (tp, "TENSOR_MODEL_PARALLEL_GROUP", list(range(first, first + TP)))
@@ -38,17 +44,24 @@ def _groups(rank: int, world: int, mixed: bool) -> dict[str, tuple[str, str, lis
     return groups
 
 
-def _entries(
-    rank: int, world: int, count: int, culprit: int, mixed: bool
-) -> Iterator[dict[str, Any]]:
-    pattern, groups = _pattern(mixed), _groups(rank, world, mixed)
+def _last(rank: int, pattern: list[Any], count: int, culprit: int) -> int:
+    """Which of its calls is a rank's last."""
+    roles = [role for role, *_ in pattern]
+    halt = (count // len(pattern) - 1) * len(pattern)
+    if rank == culprit:
+        return halt - 1
+    if "dp" not in roles or rank // TP == culprit // TP:
+        return halt
+    # Everybody else finishes its tensor-parallel part and waits in the first bucket.
+    return halt + roles.index("dp")
+
+
+def _entries(rank: int, world: int, count: int, culprit: int, mix: str) -> Iterator[dict[str, Any]]:
+    pattern, groups = _pattern(mix), _groups(rank, world, mix)
     stack = [frames(f"train.py:{100 + number} step") for number in range(len(pattern))]
     ids = {role: number for number, role in enumerate(groups)}
     seqs = dict.fromkeys(groups, 0)
-    stop = (count // len(pattern) - 1) * len(pattern) + (2 if mixed else 0)
-    mate = mixed and rank // TP == culprit // TP
-    # Everybody else finishes its tensor-parallel part and waits in the first bucket.
-    last = stop - 1 if rank == culprit else stop if mate or not mixed else stop + 4
+    last = _last(rank, pattern, count, culprit)
     for number in range(last + 1):
         role, op, ins, outs = pattern[number % len(pattern)]
         seqs[role] += 1
@@ -79,11 +92,11 @@ def _entries(
         }
 
 
-def write_fleet(folder: Path, world: int, count: int, *, culprit: int, mixed: bool) -> None:
+def write_fleet(folder: Path, world: int, count: int, *, culprit: int, mix: str) -> None:
     """`world` pickles of about `count` entries each, as the watchdog writes them."""
     folder.mkdir(parents=True)
     for rank in range(world):
-        entries = list(_entries(rank, world, count, culprit, mixed))
+        entries = list(_entries(rank, world, count, culprit, mix))
         status: dict[str, dict[str, int]] = {}
         for entry in entries:
             one = status.setdefault(str(entry["pg_id"]), {"last_completed_collective": -1})
@@ -91,7 +104,7 @@ def write_fleet(folder: Path, world: int, count: int, *, culprit: int, mixed: bo
             one["last_started_collective"] = -1
             if entry["retired"]:
                 one["last_completed_collective"] = entry["collective_seq_id"]
-        groups = _groups(rank, world, mixed).values()
+        groups = _groups(rank, world, mix).values()
         document = {
             "version": "2.10",
             "pg_config": {n: {"name": n, "desc": d, "ranks": str(m)} for n, d, m in groups},
