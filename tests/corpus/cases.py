@@ -185,12 +185,15 @@ class _Builder:
         skew = run.last * rng.choice([0.0, 0.01, 0.04])
         return {rank: middle + rng.uniform(0, skew) for rank in ranks}
 
+    def is_timeout(self, fault: Fault) -> bool:
+        return self.case.kind == "timed_out" and fault.kind == "stuck_inside"
+
     def label(self, happened: list[Fault], evidence: Evidence) -> Truth | None:
         must: set[int] = set()
         may: set[int] = set()
         kinds: set[str] = set()
         for fault in happened:
-            kind = "timed_out" if self.case.kind == "timed_out" else fault.kind
+            kind = "timed_out" if self.is_timeout(fault) else fault.kind
             named, allowed = judge(fault, kind, evidence)
             must |= named
             may |= allowed

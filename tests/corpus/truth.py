@@ -106,16 +106,15 @@ class Evidence:
         return False
 
     def not_started(self, rank: int) -> bool:
-        """Whether its kernel is scheduled where all peers' have started."""
-        if not (self.how.timing and self.writers[rank].nccl):
+        """Whether it is scheduled in what it is stuck in first, and a peer has started that."""
+        writer = self.writers[rank]
+        if not (self.how.timing and writer.nccl):
             return False
-        for key, rows in self.by_key.items():
-            if set(rows) != set(self.members(key)) or rank not in rows:
-                continue
-            states = {r: self.writers[r].state(e) for r, e in rows.items() if not e.part}
-            if states.pop(rank, "") == "scheduled" and set(states.values()) == {"started"}:
-                return True
-        return False
+        stuck = [e for e in writer.entries if not e.ends and not self.finished(rank, e)]
+        if not stuck or stuck[0].part or writer.state(stuck[0]) != "scheduled":
+            return False
+        rows = self.by_key.get(stuck[0].kernel.keys[0], {})
+        return any(self.writers[r].state(e) == "started" for r, e in rows.items() if r != rank)
 
     def alone(self, rank: int) -> bool:
         """Whether it is inside a collective that no other member has called."""
