@@ -7,25 +7,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-<<<<<<< HEAD
-from dataclasses import dataclass, replace
-=======
->>>>>>> fr-formats
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 from monitor.dumps.choose import Read, of_answers, of_dumps
 from monitor.dumps.files import Source, find
-<<<<<<< HEAD
-from monitor.flight_recorder import dump
-from monitor.flight_recorder.assemble import Record, assemble
-from monitor.flight_recorder.job import NONE, Job, Problem, RankInfo
-=======
 from monitor.flight_recorder import dump, ring_rows
 from monitor.flight_recorder.assemble import assemble
-from monitor.flight_recorder.job import Job
->>>>>>> fr-formats
+from monitor.flight_recorder.job import NONE, Job, RankInfo
 from monitor.flight_recorder.record import FlightRecordError
 from worker_server.wire import WireError, parse_flight_record
 
@@ -54,8 +45,9 @@ def load(
         reads.append(read)
         if progress is not None:
             progress(done, len(sources))
-<<<<<<< HEAD
-    records, more = _choose(reads)
+    if any(read.answer is not None for read in reads):
+        return of_answers(reads, members, problems)
+    records, more = of_dumps(reads)
     job = assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
     return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
 
@@ -71,12 +63,6 @@ def _dated(info: RankInfo) -> RankInfo:
         return replace(info, taken_ns=os.stat(info.path).st_mtime_ns)
     except OSError:
         return info
-=======
-    if any(read.answer is not None for read in reads):
-        return of_answers(reads, members, problems)
-    records, more = of_dumps(reads)
-    return assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
->>>>>>> fr-formats
 
 
 def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[Read]:
