@@ -88,7 +88,7 @@ def _sections(job: Job, analysis: Analysis) -> Iterator[str]:
         yield _section("Where everybody stands", about, _waits(job, analysis))
     groups = [_group(job, analysis, one, first=i == 0) for i, one in enumerate(_shown(analysis))]
     if groups:
-        yield _section("Process groups in which somebody waits", _left_out(analysis), *groups)
+        yield _section("The process groups concerned", _left_out(analysis), *groups)
     limits = [*problem_lines(job), *analysis.notes]
     if limits:
         yield _section("What limits this", "", _items(limits))

@@ -155,7 +155,8 @@ def _group(job: Job, analysis: Analysis, group: int) -> Iterator[RenderableType]
     one = job.groups[group]
     ranks = members(job, group)
     told = ", as far as its entries tell" if one.inferred or not one.members else ""
-    yield Text(f"group {group_label(one)}: {rank_word(job, ranks)}{told}", "bold")
+    label = group_label(one).removeprefix("group ")
+    yield Text(f"group {label}: {rank_word(job, ranks)}{told}", "bold")
     table = _table("", "ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
     for row in stands(job, analysis, group)[:_ROWS]:
         cells = (row.enqueued, row.completed, row.first_unfinished, row.unfinished)

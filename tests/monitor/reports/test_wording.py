@@ -12,6 +12,7 @@ from monitor.reports.wording import (
     rank_list,
     rank_word,
     read_line,
+    sentence,
     title,
     where,
     with_hosts,
@@ -79,6 +80,24 @@ def test_the_headline_says_who_did_it():
     job, analysis = hang()
     assert headline(job, analysis.findings, analysis.culprits) == "1 fault found, caused by rank 1"
     assert headline(job, (), ()) == "no fault found"
+
+
+def test_no_fault_in_half_of_the_records_is_not_no_fault():
+    job = job_of([], ranks=(0, 2), expected=range(4))
+    assert headline(job, (), ()) == "no fault found in the records of 2 of 4 ranks"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("ranks 9 and 14 stopped.", "Ranks 9 and 14 stopped."),
+        ("rg_1.0 stopped.", "rg_1.0 stopped."),
+        ("In all_reduce 3 rank 1 differs.", "In all_reduce 3 rank 1 differs."),
+        ("", ""),
+    ],
+)
+def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, told):
+    assert sentence(reason) == told
 
 
 def test_the_headline_counts_what_the_records_do_not_tell():
