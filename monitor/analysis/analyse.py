@@ -7,15 +7,17 @@ from dataclasses import replace
 
 from monitor.analysis import graph as waiting
 from monitor.analysis import index as indexing
-from monitor.analysis import roots, sequences, skew, wording
+from monitor.analysis import roots, sequences, skew, slips, wording
 from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
-from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
+from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.analysis.graph import Graph
 from monitor.analysis.lost import moved
 from monitor.analysis.mismatch import mismatch
 from monitor.analysis.roots import Root
+from monitor.analysis.sequences import Divergence
 from monitor.analysis.silent import silent
+from monitor.analysis.witness import Witness
 from monitor.flight_recorder.job import NONE, Job
 
 _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE)
@@ -29,12 +31,19 @@ def analyse(job: Job) -> Analysis:
     """
     graph = waiting.build(indexing.build(job))
     calls = calls_of(job)
-    diverging = sequences.divergences(graph.index, calls)
-    found: list[Root] = []
-    for root in (*roots.absent(graph, calls), *roots.inside(graph), *cycles(graph)):
-        explained = any(d.explains(s.group, s.sequence) for d in diverging for s in root.scene)
-        if not explained and not skew.young(graph, root.scene):
-            found.append(root)
+    witness = Witness(job, calls)
+    diverging = sequences.divergences(graph.index, calls, witness)
+    diverging = (*diverging, *slips.slips(graph, calls, diverging))
+    candidates = (
+        *roots.absent(graph, witness),
+        *roots.inside(graph),
+        *cycles(graph, witness),
+    )
+    found = [
+        root
+        for root in candidates
+        if not any(_follows(root, one) for one in diverging) and not skew.young(graph, root.scene)
+    ]
     culprits = {rank for root in found for rank in root.finding.culprits}
     culprits |= {rank for one in diverging for rank in one.culprits}
     still = [root for root in found if skew.settled(graph, root.scene, culprits)]
@@ -46,6 +55,27 @@ def analyse(job: Job) -> Analysis:
         waits=tuple(_waits(graph)),
         notes=tuple(_notes(graph, skewed=len(still) < len(found))),
     )
+
+
+def _follows(root: Root, one: Divergence) -> bool:
+    """Whether a root is only what a divergence leads to.
+
+    Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
+    that did not come at all is a fault of its own, unless the slip left it a call behind or made
+    those inside a call ahead; so is one whose GPU stopped elsewhere.
+    """
+    if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
+        return False
+    match root.finding.kind:
+        case Fault.GPU_BEHIND:
+            return (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+        case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
+            joined = {rank for stuck in root.scene for rank in stuck.joined}
+            slipped = one.kind in (Fault.SKIPPED, Fault.EXTRA)
+            own = root.finding.culprits and set(root.finding.culprits) <= set(one.culprits)
+            return slipped and (bool(own) or joined <= set(one.culprits))
+        case _:
+            return True
 
 
 def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:

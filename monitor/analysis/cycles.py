@@ -1,25 +1,29 @@
 """Cycles of the wait-for graph: each waits for the other, in another collective.
 
-Theory of operation. Ranks of a cycle that are stuck in the same collective and waited for in the
-same ones cannot be told apart: they make a side. A side that resolves the cycle when it is taken
-out may be at fault; the smallest such one is, by majority. Two of one size tie, unless a cohort
-decides: other groups of the same role show whether a side is ahead of its place in the program.
+Theory of operation. Two collectives of a cycle conflict when ranks that have to call both are stuck
+in the one and others in the other. A strict majority of those who have to call both says which
+comes first. Where they tie, the past of the ranks decides: who calls what it did not call at this
+place before is wrong. Failing that, a cohort does: other groups of the same role show whether a
+side is ahead of its place in the program. Failing that, nobody is accused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
-from monitor.analysis.graph import Graph, Stuck, components
+from monitor.analysis.graph import Graph, Stuck
+from monitor.analysis.habit import Habit
 from monitor.analysis.roots import Root
+from monitor.analysis.witness import Witness
 
-_SIDES = 64
-"""More sides than so many are no inversion but a ring of transfers; they are not searched."""
+_MOST = 64
+"""Collectives of one cycle that are compared with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,65 +32,67 @@ class _Side:
     stuck: Stuck
 
 
-def cycles(graph: Graph) -> Iterable[Root]:
+def cycles(graph: Graph, witness: Witness) -> Iterable[Root]:
     """One finding for each cycle."""
     for nodes in (*graph.roots, *graph.knots):
         if len(nodes) > 1:
-            yield _cycle(graph, nodes)
+            yield _cycle(graph, witness, nodes)
 
 
-def _cycle(graph: Graph, nodes: tuple[int, ...]) -> Root:
+def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
     sides = _sides(graph, nodes)
-    scene = tuple(dict.fromkeys(side.stuck for side in sides))
-    if all(one.transfer is not None for one in scene):
-        return _root(graph, nodes, Fault.POINT_TO_POINT, sides, (), scene)
-    breaking = [side for side in sides if _resolves(graph, nodes, side)]
-    breaking.sort(key=lambda side: (len(side.ranks), side.ranks))
-    if not breaking or len(sides) > _SIDES:
-        return _root(graph, nodes, Fault.ORDER_INVERSION, sides, (), scene)
-    tied = [side for side in breaking if len(side.ranks) == len(breaking[0].ranks)]
-    if len(tied) == 1 and _outvoted(graph, tied[0], sides):
-        return _root(graph, nodes, Fault.ORDER_INVERSION, sides, tied[0].ranks, scene)
-    if len(tied) == 2:
-        for side, other in (tied, reversed(tied)):
-            ahead = _ahead_of_cohort(graph, side.stuck)
-            if ahead is not None:
-                kind = Fault.SKIPPED if ahead else Fault.EXTRA
-                return _root(graph, nodes, kind, sides, (side if ahead else other).ranks, scene)
-    return _root(graph, nodes, Fault.ORDER_INVERSION, sides, (), scene)
+    if all(side.stuck.transfer is not None for side in sides):
+        return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
+    collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
+    culprits: set[int] = set()
+    kinds: set[Fault] = set()
+    for one, other in combinations(collectives, 2):
+        kind, guilty = _conflict(graph, witness, one, other)
+        culprits.update(guilty)
+        kinds.update([kind] if guilty else [])
+    kind = kinds.pop() if len(kinds) == 1 else Fault.ORDER_INVERSION
+    return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
 
 
-def _outvoted(graph: Graph, side: _Side, sides: list[_Side]) -> bool:
-    """Whether most of those who have to call both are seen to do it the other way."""
-    groups = [graph.index.job.groups[one.stuck.group].members for one in sides]
-    both = set(groups[0]).intersection(*groups[1:])
-    others = {rank for one in sides if one is not side for rank in one.ranks}
-    return 2 * len(others & both) > len(both)
+def _conflict(
+    graph: Graph, witness: Witness, one: _Side, other: _Side
+) -> tuple[Fault, tuple[int, ...]]:
+    """Who of two sides is wrong, and how; nobody where they do not conflict or nothing decides."""
+    first, second = (_members(graph, side) for side in (one, other))
+    both = first & second
+    sides = [tuple(rank for rank in side.ranks if rank in both) for side in (one, other)]
+    if not all(sides):
+        return Fault.ORDER_INVERSION, ()
+    for mine, theirs in (sides, sides[::-1]):
+        if 2 * len(theirs) > len(both):
+            return Fault.ORDER_INVERSION, mine
+    habits = [
+        witness.of(graph.index.head_row(rank, side.stuck.group) for rank in ranks)
+        for side, ranks in zip((one, other), sides, strict=True)
+    ]
+    if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
+        return Fault.ORDER_INVERSION, sides[habits.index(Habit.UNUSUAL)]
+    for side, mine, theirs in zip((one, other), sides, sides[::-1], strict=True):
+        ahead = _ahead_of_cohort(graph, side.stuck)
+        if ahead is not None:
+            return (Fault.SKIPPED, mine) if ahead else (Fault.EXTRA, theirs)
+    return Fault.ORDER_INVERSION, ()
+
+
+def _members(graph: Graph, side: _Side) -> set[int]:
+    return set(graph.index.groups[side.stuck.group].members.tolist())
 
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
-    collectives = [node for node in nodes if graph.rank_of(node) is None]
-    waited: dict[int, list[int]] = {}
-    for node in collectives:
-        for target in graph.edges[node]:
-            waited.setdefault(target, []).append(node)
-    sides: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    """The ranks of a cycle by what they are stuck in first."""
+    own, sides = set(nodes), dict[int, list[int]]()
     for node in nodes:
         rank = graph.rank_of(node)
-        if rank is None:
-            continue
-        into = min(target for target in graph.edges[node] if target in nodes)
-        sides.setdefault((into, tuple(waited.get(node, ()))), []).append(rank)
-    found = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for (into, _), r in sides.items()]
+        if rank is not None:
+            into = min(target for target in graph.edges[node] if target in own)
+            sides.setdefault(into, []).append(rank)
+    found = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
     return sorted(found, key=lambda side: side.ranks)
-
-
-def _resolves(graph: Graph, nodes: tuple[int, ...], side: _Side) -> bool:
-    out = set(graph.nodes_of(side.ranks))
-    kept = [node for node in nodes if node not in out]
-    place = {node: number for number, node in enumerate(kept)}
-    edges = [[place[t] for t in graph.edges[node] if t in place] for node in kept]
-    return all(len(component) == 1 for component in components(edges))
 
 
 def _ahead_of_cohort(graph: Graph, one: Stuck) -> bool | None:
@@ -112,11 +118,11 @@ def _root(
     graph: Graph,
     nodes: tuple[int, ...],
     kind: Fault,
-    sides: list[_Side],
+    sides: Sequence[_Side],
     culprits: tuple[int, ...],
-    scene: tuple[Stuck, ...],
 ) -> Root:
     job = graph.index.job
+    scene = tuple(dict.fromkeys(side.stuck for side in sides))
     said = [
         f"{wording.ranks(job, side.ranks)} {wording.verb(side.ranks, 'is', 'are')} in "
         f"{wording.collective(graph.index, side.stuck)}"

@@ -200,9 +200,15 @@ def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stu
         later=later,
         absent=_of(at.members[at.read & ~enqueued & ~gone]),
         held=_of(at.members[behind]),
-        silent=_of(at.members[~at.read]),
+        silent=tuple(sorted({*_of(at.members[~at.read]), *_unseen(index, group)})),
         done=_of(at.members[enqueued & (at.head > sequence)]),
     )
+
+
+def _unseen(index: Index, group: int) -> tuple[int, ...]:
+    """Ranks without a record, which may be members of a group whose members were only inferred."""
+    known = index.job.groups[group]
+    return index.job.silent if known.inferred or not known.members else ()
 
 
 def _gone(index: Index, group: int, inside: Sequence[int]) -> list[int]:

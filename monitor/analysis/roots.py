@@ -12,19 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from monitor.analysis import skew, wording
-from monitor.analysis.calls import Calls, past
 from monitor.analysis.finding import Confidence, Fault, Finding
 from monitor.analysis.graph import Graph, Stuck
-from monitor.analysis.habit import Habit, habit
+from monitor.analysis.habit import Habit
 from monitor.analysis.lost import stopped_short
+from monitor.analysis.witness import Witness
 from monitor.flight_recorder.job import Backend, State
 
 _LONG_NS = 10_000_000_000
 """A collective that all are in and that is known to last so long is stuck. Lower: a slow one is
 called stuck. Higher: a stuck one is said later; nobody is accused of it anyway."""
-
-_WITNESSES = 4
-"""Ranks whose past is looked at to learn what the program usually does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class Root:
     """The collectives at which it shows."""
 
 
-def absent(graph: Graph, calls: Calls) -> Iterable[Root]:
+def absent(graph: Graph, witness: Witness) -> Iterable[Root]:
     """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait."""
     index = graph.index
     still = {
@@ -49,12 +46,13 @@ def absent(graph: Graph, calls: Calls) -> Iterable[Root]:
         rank: [one for one in graph.stuck if rank in one.absent and one.inside]
         for rank in sorted(still)
     }
-    doubted = {one: _usual(graph, calls, one) for one in graph.stuck if _outnumbered(one, still)}
+    doubted = {one: _usual(graph, witness, one) for one in graph.stuck if _outnumbered(one, still)}
     guilty = {
         rank
         for rank, scene in waited.items()
         if any(_blames(one, doubted.get(one)) for one in scene)
     }
+    _infect(waited, guilty)
     for ranks in _together(waited, guilty):
         scene = _scene(waited, ranks)
         for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
@@ -79,13 +77,21 @@ def _blames(one: Stuck, usual: Habit | None) -> bool:
     return usual is Habit.USUAL
 
 
-def _usual(graph: Graph, calls: Calls, one: Stuck) -> Habit:
+def _usual(graph: Graph, witness: Witness, one: Stuck) -> Habit:
     """Whether those inside call what they called at this place before."""
     if one.transfer is not None:
         return Habit.UNKNOWN
-    rows = [graph.index.head_row(rank, one.group) for rank in one.inside[:_WITNESSES]]
-    habits = {habit(past(graph.index.job, calls, row)) for row in rows} - {Habit.UNKNOWN}
-    return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
+    return witness.of(graph.index.head_row(rank, one.group) for rank in one.inside)
+
+
+def _infect(waited: Mapping[int, Iterable[Stuck]], guilty: set[int]) -> None:
+    """Who is missing beside a guilty rank is guilty too: what they are missed in is real."""
+    grown = True
+    while grown:
+        real = {one for rank in guilty for one in waited[rank] if one.transfer is None}
+        more = {rank for one in real for rank in one.absent if rank in waited}
+        grown = not more <= guilty
+        guilty |= more
 
 
 def _together(waited: dict[int, list[Stuck]], guilty: set[int]) -> list[list[int]]:

@@ -4,7 +4,7 @@ Theory of operation. All members must give the same signature to the same sequen
 (ALGORITHMS.md section 4). Signatures are compared as numbers, for all entries at once; the parts
 of a coalesced operation share a sequence, so a rank's signature at a sequence is the sum of
 theirs. A strict majority of those who joined makes the rest the culprits; without one nobody is
-accused. If a culprit's sequence fits the others' again when moved by one, it skipped or added a
+accused, unless the past of the ranks tells which side calls something new. If a culprit's sequence fits the others' again when moved by one, it skipped or added a
 collective, and the size or op at which it shows is only the consequence.
 """
 
@@ -18,7 +18,9 @@ import numpy as np
 
 from monitor.analysis.calls import Calls
 from monitor.analysis.finding import Fault
+from monitor.analysis.habit import Habit
 from monitor.analysis.index import Index
+from monitor.analysis.witness import Witness
 from monitor.flight_recorder.job import State
 from monitor.flight_recorder.semantics import silent
 
@@ -52,7 +54,7 @@ class Divergence:
         return lasting and group == self.group and sequence >= self.sequence
 
 
-def divergences(index: Index, calls: Calls) -> tuple[Divergence, ...]:
+def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergence, ...]:
     """All of them, by group and sequence; one for each set of ranks that differs."""
     found: list[Divergence] = []
     seen: set[tuple[int, frozenset[int]]] = set()
@@ -62,7 +64,7 @@ def divergences(index: Index, calls: Calls) -> tuple[Divergence, ...]:
         count[group] = count.get(group, 0) + 1
         if count[group] > _PER_GROUP:
             continue
-        one = _judge(index, calls, slice(begin, end))
+        one = _judge(index, calls, witness, slice(begin, end))
         key = (group, frozenset(one.culprits or {r for side in one.sides for r in side}))
         if key not in seen:
             seen.add(key)
@@ -84,7 +86,7 @@ def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
         yield int(starts[at]), int(ends[at])
 
 
-def _judge(index: Index, calls: Calls, here: slice) -> Divergence:
+def _judge(index: Index, calls: Calls, witness: Witness, here: slice) -> Divergence:
     sides: dict[int, list[tuple[int, int]]] = {}
     ranks, rows = calls.rank[here].tolist(), calls.row[here].tolist()
     for rank, row, given in zip(ranks, rows, calls.given[here].tolist(), strict=True):
@@ -96,6 +98,11 @@ def _judge(index: Index, calls: Calls, here: slice) -> Divergence:
     culprits: list[int] = []
     if 2 * len(ordered[0]) > size:
         culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
+    else:
+        habits = [witness.of(row for _, row in side) for side in ordered]
+        if habits.count(Habit.USUAL) == 1 and habits.count(Habit.UNUSUAL) == len(habits) - 1:
+            ordered.insert(0, ordered.pop(habits.index(Habit.USUAL)))
+            culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
     shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in ordered]
     kind = (
         Fault.SILENT_MISMATCH if all(silent(one, shown[0]) for one in shown[1:]) else Fault.MISMATCH

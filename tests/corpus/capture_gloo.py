@@ -3,7 +3,8 @@
 Names of cases may follow; the others in OUT stay. OUT holds `captures.zip` and `truth.json`. Of
 each case there are `ring.zip` (what the WorkerServers answer, of the dead too), `pickle.zip` and
 `json.zip` (torch's own dumps, of the ranks that can be asked); these are stored and packed
-together, because the ranks' records resemble each other. Loopback only. The ranks are forked from
+together, because the ranks' records resemble each other. `dates.json` has the files' dates, which
+a zip would round. Loopback only. The ranks are forked from
 here, so that torch is imported once, and are ended by their pids.
 """
 
@@ -77,7 +78,14 @@ def capture(case: Case, folder: Path) -> dict[str, bytes]:
         for rank in ranks:
             rank.end()
     print(f"{case.name}: torch's dumps of {left}, {time.monotonic() - began:.0f} s", flush=True)
-    return {f"{case.name}/{kind}.zip": stored(folder / kind) for kind in ("ring", "pickle", "json")}
+    kinds = ("ring", "pickle", "json")
+    dates = {
+        f"{kind}/{path.name}": path.stat().st_mtime_ns
+        for kind in kinds
+        for path in sorted((folder / kind).iterdir())
+    }
+    found = {f"{case.name}/{kind}.zip": stored(folder / kind) for kind in kinds}
+    return {**found, f"{case.name}/dates.json": json.dumps(dates).encode()}
 
 
 def start(case: Case, rank: int, folder: Path, port: int) -> int:
@@ -148,7 +156,8 @@ def truths() -> dict[str, Any]:
     return {
         case.name: {
             "what": case.what, "program": case.program,
-            "ring": case.ring.as_json(), "torch": case.torch.as_json(),
+            "ring": case.ring.as_json(), "pickle": case.torch.as_json(),
+            "json": (case.json or case.torch).as_json(),
         }
         for case in CASES
     }  # fmt: skip
