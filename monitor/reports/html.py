@@ -23,6 +23,7 @@ from monitor.reports.text import (
 from monitor.reports.timeline import timeline
 from monitor.reports.wording import (
     MEANINGS,
+    ended,
     group_label,
     headline,
     rank_list,
@@ -105,6 +106,7 @@ def _verdict(job: Job, number: int, finding: Finding) -> str:
     if finding.victims:
         facts.append(("victims", rank_list(job, finding.victims)))
     facts.append(("hosts", with_hosts(job, finding.culprits)))
+    facts.append(("process", ended(job, finding.culprits)))
     facts += finding.evidence.items()
     facts.append(("confidence", f"{finding.confidence}: {MEANINGS[finding.confidence]}"))
     shown = [fact for fact in facts if fact[1] and fact[1] != "-"]

@@ -19,6 +19,7 @@ from monitor.reports.wording import (
     MEANINGS,
     clean,
     counted,
+    ended,
     group_label,
     headline,
     rank_list,
@@ -80,6 +81,7 @@ def _finding(job: Job, number: int, finding: Finding) -> Iterator[RenderableType
         ("shows at", where(job, finding)),
         ("victims", rank_list(job, finding.victims) if finding.victims else ""),
         ("hosts", hosts),
+        ("process", ended(job, finding.culprits)),
         *((clean(what, 80), clean(seen)) for what, seen in finding.evidence.items()),
         ("confidence", f"{finding.confidence}: {MEANINGS[finding.confidence]}"),
     ]

@@ -159,6 +159,12 @@ def with_hosts(job: Job, ranks: Iterable[int]) -> str:
     return _joined(known, 8)
 
 
+def ended(job: Job, ranks: Iterable[int]) -> str:
+    """Those of these ranks whose process was seen to be gone; empty where nobody looked."""
+    gone = [rank for rank in ranks if rank in job.ranks and job.ranks[rank].alive is False]
+    return f"{rank_word(job, gone)} had ended" if gone else ""
+
+
 def headline(job: Job, findings: tuple[Finding, ...], culprits: tuple[int, ...]) -> str:
     """The whole answer in one line."""
     if not findings:

@@ -1,5 +1,7 @@
 """Words for people: short, and harmless whatever a record holds."""
 
+import dataclasses
+
 import pytest
 
 from monitor.analysis.finding import Confidence, Fault, Finding
@@ -8,6 +10,7 @@ from monitor.reports.wording import (
     TITLES,
     UNSOLVED,
     clean,
+    ended,
     headline,
     rank_list,
     rank_word,
@@ -140,3 +143,10 @@ def test_hosts_stand_with_the_ranks_on_them():
     job = job_of([], hosts={0: "node1", 1: "node1", 2: "node\x1b2"})
     assert with_hosts(job, (0, 1, 2, 3)) == "0-1 on node1, 2 on node2"
     assert with_hosts(job, (3,)) == ""
+
+
+def test_a_process_that_was_seen_to_be_gone_is_said():
+    job = job_of([])
+    ranks = {rank: dataclasses.replace(job.ranks[rank], alive=rank != 2) for rank in range(3)}
+    assert ended(dataclasses.replace(job, ranks=ranks), (1, 2)) == "rank 2 had ended"
+    assert ended(job, (1, 2)) == ""
