@@ -14,7 +14,7 @@ from monitor.flight_recorder.job import Job
 from monitor.reports.markup import drawing, element, escaped, fitted, words
 from monitor.reports.standing import Crowd, Role, crowds
 from monitor.reports.text import idle, stuck_in
-from monitor.reports.wording import rank_list, rank_word
+from monitor.reports.wording import group_label, rank_list, rank_word
 
 _MOST = 24
 _WIDE, _HIGH = 262.0, 58.0
@@ -22,11 +22,11 @@ _GAP_X, _GAP_Y, _EDGE = 84.0, 16.0, 10.0
 
 
 def graph(job: Job, analysis: Analysis) -> str:
-    """The drawing; empty when nobody waits for anybody and nobody is accused."""
+    """The drawing; empty when nobody waits."""
     every = crowds(job, analysis, _MOST)
     edges = _edges(every)
     drawn = _taking_part(every, edges)
-    if not drawn:
+    if not any(every[index].waits for index in drawn):
         return ""
     layers = _layers(every, drawn, edges)
     gap = _GAP_X if max(layers.values()) < 3 else _GAP_X / 2
@@ -174,4 +174,4 @@ def _lines(job: Job, crowd: Crowd) -> tuple[str, str]:
     if len(members) > 12:
         members = f"{len(group.members):,} ranks"
     of = f" of {members}" if group.members else ""
-    return f"{wait.op} {wait.sequence}{of}", group.desc or group.name
+    return f"{wait.op} {wait.sequence}{of}", group.desc or group_label(group)

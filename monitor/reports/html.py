@@ -23,6 +23,7 @@ from monitor.reports.text import (
 from monitor.reports.timeline import timeline
 from monitor.reports.wording import (
     MEANINGS,
+    ended,
     group_label,
     headline,
     rank_list,
@@ -88,7 +89,7 @@ def _sections(job: Job, analysis: Analysis) -> Iterator[str]:
         yield _section("Where everybody stands", about, _waits(job, analysis))
     groups = [_group(job, analysis, one, first=i == 0) for i, one in enumerate(_shown(analysis))]
     if groups:
-        yield _section("Process groups in which somebody waits", _left_out(analysis), *groups)
+        yield _section("The process groups concerned", _left_out(analysis), *groups)
     limits = [*problem_lines(job), *analysis.notes]
     if limits:
         yield _section("What limits this", "", _items(limits))
@@ -105,6 +106,7 @@ def _verdict(job: Job, number: int, finding: Finding) -> str:
     if finding.victims:
         facts.append(("victims", rank_list(job, finding.victims)))
     facts.append(("hosts", with_hosts(job, finding.culprits)))
+    facts.append(("process", ended(job, finding.culprits)))
     facts += finding.evidence.items()
     facts.append(("confidence", f"{finding.confidence}: {MEANINGS[finding.confidence]}"))
     shown = [fact for fact in facts if fact[1] and fact[1] != "-"]

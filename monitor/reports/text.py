@@ -19,6 +19,7 @@ from monitor.reports.wording import (
     MEANINGS,
     clean,
     counted,
+    ended,
     group_label,
     headline,
     rank_list,
@@ -80,6 +81,7 @@ def _finding(job: Job, number: int, finding: Finding) -> Iterator[RenderableType
         ("shows at", where(job, finding)),
         ("victims", rank_list(job, finding.victims) if finding.victims else ""),
         ("hosts", hosts),
+        ("process", ended(job, finding.culprits)),
         *((clean(what, 80), clean(seen)) for what, seen in finding.evidence.items()),
         ("confidence", f"{finding.confidence}: {MEANINGS[finding.confidence]}"),
     ]
@@ -155,7 +157,8 @@ def _group(job: Job, analysis: Analysis, group: int) -> Iterator[RenderableType]
     one = job.groups[group]
     ranks = members(job, group)
     told = ", as far as its entries tell" if one.inferred or not one.members else ""
-    yield Text(f"group {group_label(one)}: {rank_word(job, ranks)}{told}", "bold")
+    label = group_label(one).removeprefix("group ")
+    yield Text(f"group {label}: {rank_word(job, ranks)}{told}", "bold")
     table = _table("", "ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
     for row in stands(job, analysis, group)[:_ROWS]:
         cells = (row.enqueued, row.completed, row.first_unfinished, row.unfinished)

@@ -10,7 +10,7 @@ from monitor.flight_recorder.job import Job, State
 from monitor.reports.markup import drawing, element, fitted, words
 from monitor.reports.progress import site, state_word, what
 from monitor.reports.standing import UNFINISHED, Role
-from monitor.reports.strips import Cell, Strip, category, strips
+from monitor.reports.strips import Cell, Strip, strips
 from monitor.reports.text import moment
 from monitor.reports.wording import clean, group_label, rank_word
 
@@ -38,22 +38,21 @@ def timeline(job: Job, analysis: Analysis) -> str:
     rows = strips(job, analysis, _MOST)[: _MOST + 12]
     if not rows:
         return ""
-    hues = _hues(job, rows)
+    hues = _hues(rows)
     wide = 1 + max((cell.column for row in rows for cell in row.cells), default=0)
     width = _LABEL + wide * _CELL + _TAIL
     parts = (_row(job, analysis, hues, row, index * _ROW) for index, row in enumerate(rows))
     label = f"last collectives of {len(rows)} kinds of ranks"
     svg = drawing(width, len(rows) * _ROW + 2, label, *chain.from_iterable(parts))
-    return svg + _legend(job, hues, rows)
+    return svg + _legend(hues, rows)
 
 
-def _hues(job: Job, rows: Sequence[Strip]) -> dict[str, int]:
+def _hues(rows: Sequence[Strip]) -> dict[str, int]:
     """A colour for each purpose of groups, the most frequent first; the rest share the last."""
     count: dict[str, int] = {}
     for row in rows:
         for cell in row.cells:
-            name = category(job, int(job.columns["group"][cell.row]))
-            count[name] = count.get(name, 0) + 1
+            count[cell.purpose] = count.get(cell.purpose, 0) + 1
     ordered = sorted(count, key=lambda name: (-count[name], name))
     return {name: min(index, _HUES - 1) for index, name in enumerate(ordered)}
 
@@ -81,13 +80,11 @@ def _row(
 
 def _cell(job: Job, hues: Mapping[str, int], cell: Cell, top: float, *, alone: bool) -> str:
     row = cell.row
-    payload = job.payloads[job.columns["payload"][row]]
-    group = int(job.columns["group"][row])
     x = _LABEL + cell.column * _CELL
-    label = _SHORT.get(payload.op, payload.op[:3].upper())
+    label = _SHORT.get(cell.op, cell.op[:3].upper())
     if alone and int(job.columns["peer"][row]) >= 0:
         label = fitted(f"{label}{int(job.columns['peer'][row])}", _CELL, 10.5)
-    hue = hues.get(category(job, group), _HUES - 1)
+    hue = hues.get(cell.purpose, _HUES - 1)
     return element(
         "g",
         words("title", _told(job, row)),
@@ -144,8 +141,8 @@ def _tail(job: Job, analysis: Analysis, row: Strip) -> str:
     return ", ".join(parts + ([] if row.same else ["others differ"]))
 
 
-def _legend(job: Job, hues: Mapping[str, int], rows: Sequence[Strip]) -> str:
-    used = {job.payloads[job.columns["payload"][cell.row]].op for row in rows for cell in row.cells}
+def _legend(hues: Mapping[str, int], rows: Sequence[Strip]) -> str:
+    used = {cell.op for row in rows for cell in row.cells}
     short = ", ".join(f"{_SHORT[op]} {op}" for op in sorted(used & set(_SHORT)))
     swatches = []
     for hue in range(_HUES):

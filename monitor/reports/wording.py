@@ -122,8 +122,9 @@ def _joined(parts: list[str], at_most: int) -> str:
 
 
 def group_label(group: Group) -> str:
-    """A process group for people."""
-    return clean(group.label, 120)
+    """A process group for people; torch's bare numbers are called groups."""
+    label = clean(group.label, 120)
+    return f"group {label}" if label[:1].isdigit() or not label else label
 
 
 def where(job: Job, finding: Finding) -> str:
@@ -158,9 +159,18 @@ def with_hosts(job: Job, ranks: Iterable[int]) -> str:
     return _joined(known, 8)
 
 
+def ended(job: Job, ranks: Iterable[int]) -> str:
+    """Those of these ranks whose process was seen to be gone; empty where nobody looked."""
+    gone = [rank for rank in ranks if rank in job.ranks and job.ranks[rank].alive is False]
+    return f"{rank_word(job, gone)} had ended" if gone else ""
+
+
 def headline(job: Job, findings: tuple[Finding, ...], culprits: tuple[int, ...]) -> str:
     """The whole answer in one line."""
     if not findings:
+        if job.silent:
+            all_of = counted(len({*job.expected, *job.ranks}), "rank")
+            return f"no fault found in the records of {len(job.ranks):,} of {all_of}"
         return "no fault found"
     faults = counted(len(findings), "fault")
     unsure = sum(not one.culprits for one in findings)

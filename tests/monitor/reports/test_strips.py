@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from monitor.analysis.finding import Analysis
+from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.flight_recorder.job import Group
+from monitor.reports.purposes import purposes
 from monitor.reports.standing import Role
 from monitor.reports.strips import COLUMNS, strips
 from tests.monitor.reports.jobs import DP, OPEN, PP, entry, hang, job_of, megatron, tie
@@ -95,3 +96,53 @@ def test_rows_that_would_be_too_many_fold_by_where_they_are_stuck():
     made = strips(job, NOTHING, 10)
     assert len(made) <= 10
     assert sorted(rank for one in made for rank in one.ranks) == list(range(60))
+
+
+def purposes_of(*groups):
+    return purposes(job_of([], groups=groups))
+
+
+def test_groups_of_one_description_and_different_ranks_have_one_purpose():
+    tp = [Group(str(i), "tp", (2 * i, 2 * i + 1)) for i in range(3)]
+    assert purposes_of(Group("0", "dp", (0, 2, 4)), *tp) == ("dp", "tp", "tp", "tp")
+
+
+def test_two_groups_over_the_same_ranks_never_have_one_purpose():
+    """As after two `new_group()` without a description: who is in which is the whole question."""
+    assert purposes_of(Group("1", "", (0, 1)), Group("2", "", (0, 1))) == ("group 1", "group 2")
+
+
+def test_nameless_groups_of_one_size_have_one_purpose_where_they_share_no_rank():
+    pairs = [Group(str(i), "", (2 * i, 2 * i + 1)) for i in range(2)]
+    across = [Group(str(i + 2), "", (i, i + 2)) for i in range(2)]
+    assert purposes_of(*pairs, *across) == (
+        *("groups of 2 ranks",) * 2,
+        *("groups of 2 ranks (2)",) * 2,
+    )
+
+
+def test_where_the_accused_are_stuck_is_marked_too():
+    """Of a deadlock a finding points at one collective; the other is half of it."""
+    job = job_of([entry(0, 1, OPEN), entry(1, 1, OPEN, group=1)], ranks=(0, 1), groups=(DP, PP))
+    waits = (Wait(0, (1,), 0, 1, "all_reduce", 0), Wait(1, (0,), 1, 1, "all_reduce", 1))
+    finding = Finding(
+        Fault.ORDER_INVERSION,
+        Confidence.UNSURE,
+        "?",
+        between=((0,), (1,)),
+        group=0,
+        sequence=1,
+        op="all_reduce",
+    )
+    made = strips(job, Analysis((finding,), waits), 40)
+    assert [cell.marked for one in made for cell in one.cells] == [True, True]
+
+
+def test_a_send_of_another_pair_with_the_same_number_is_not_marked():
+    rows = [entry(r, 7, OPEN, p2p=True, peer=r ^ 1, payload=2) for r in range(4)]
+    finding = Finding(
+        Fault.POINT_TO_POINT, Confidence.LIKELY, "?", (0,), group=0, sequence=7, op="send"
+    )
+    made = strips(job_of(rows), Analysis((finding,), ()), 40)
+    marked = {rank for one in made for rank in one.ranks if one.cells[0].marked}
+    assert marked == {0, 1}

@@ -1,5 +1,7 @@
 """Words for people: short, and harmless whatever a record holds."""
 
+import dataclasses
+
 import pytest
 
 from monitor.analysis.finding import Confidence, Fault, Finding
@@ -8,10 +10,12 @@ from monitor.reports.wording import (
     TITLES,
     UNSOLVED,
     clean,
+    ended,
     headline,
     rank_list,
     rank_word,
     read_line,
+    sentence,
     title,
     where,
     with_hosts,
@@ -81,6 +85,24 @@ def test_the_headline_says_who_did_it():
     assert headline(job, (), ()) == "no fault found"
 
 
+def test_no_fault_in_half_of_the_records_is_not_no_fault():
+    job = job_of([], ranks=(0, 2), expected=range(4))
+    assert headline(job, (), ()) == "no fault found in the records of 2 of 4 ranks"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("ranks 9 and 14 stopped.", "Ranks 9 and 14 stopped."),
+        ("rg_1.0 stopped.", "rg_1.0 stopped."),
+        ("In all_reduce 3 rank 1 differs.", "In all_reduce 3 rank 1 differs."),
+        ("", ""),
+    ],
+)
+def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, told):
+    assert sentence(reason) == told
+
+
 def test_the_headline_counts_what_the_records_do_not_tell():
     job, known = hang()
     _, unknown = tie()
@@ -121,3 +143,10 @@ def test_hosts_stand_with_the_ranks_on_them():
     job = job_of([], hosts={0: "node1", 1: "node1", 2: "node\x1b2"})
     assert with_hosts(job, (0, 1, 2, 3)) == "0-1 on node1, 2 on node2"
     assert with_hosts(job, (3,)) == ""
+
+
+def test_a_process_that_was_seen_to_be_gone_is_said():
+    job = job_of([])
+    ranks = {rank: dataclasses.replace(job.ranks[rank], alive=rank != 2) for rank in range(3)}
+    assert ended(dataclasses.replace(job, ranks=ranks), (1, 2)) == "rank 2 had ended"
+    assert ended(job, (1, 2)) == ""
