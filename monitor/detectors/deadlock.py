@@ -52,22 +52,16 @@ def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     said = opinion(history, stuck.group)
     if said is None:
         return None
-    ranked = sorted(
-        said.findings, key=lambda one: _KINDS.index(one.kind) if one.kind in _KINDS else -1
-    )
-    if not ranked or ranked[0].kind not in _KINDS:
-        return None  # another detector's, or nothing
-    return _verdict(history, graph, stuck, said, ranked[0], members)
+    if not said.findings or any(one.kind not in _KINDS for one in said.findings):
+        return None  # nothing, or another detector's
+    first = min(said.findings, key=lambda one: _KINDS.index(one.kind))
+    return _verdict(history, graph, stuck, said, first)
 
 
 def _verdict(
-    history: History,
-    graph: WaitGraph,
-    stuck: Stuck,
-    said: Opinion,
-    found: Finding,
-    members: tuple[RankName, ...],
+    history: History, graph: WaitGraph, stuck: Stuck, said: Opinion, found: Finding
 ) -> Verdict:
+    members = tuple(track.rank for track in history.groups()[stuck.group])
     between = tuple(rank for side in found.between for rank in side)
     culprits = said.names(found.culprits) or said.names(between) or members
     track = history.tracks[culprits[0]]

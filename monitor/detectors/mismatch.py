@@ -53,7 +53,9 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             continue
         verdict = _judge(history, graph, scene)
         if verdict is not None:
-            found[scene.group] = _with_second_opinion(history, verdict, scene.group)
+            verdict = _with_second_opinion(history, verdict, scene.group)
+        if verdict is not None:
+            found[scene.group] = verdict
     return tuple(found[group] for group in sorted(found))
 
 
@@ -87,17 +89,23 @@ def _lacks(history: History, rank: RankName, scene: _Scene | None = None) -> boo
     return inside and scene is not None and record.at(scene.process_group, scene.seq) is None
 
 
-def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict:
+def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:
     """The same verdict, unless the group's whole records contradict it, or know what it does not.
 
     The scene is one collective and the habit at its place; the records hold every process group.
+    None when they show a circle, which is the deadlock detector's to tell.
     """
     said = opinion(history, group)
-    findings = [] if said is None else [one for one in said.findings if one.kind in _KINDS]
-    named = {rank for one in findings if sure(one) and said for rank in said.names(one.culprits)}
+    if said is None:
+        return verdict
+    unsure = verdict.confidence is Confidence.UNSURE
+    if unsure and any(one.kind is Fault.ORDER_INVERSION for one in said.findings):
+        return None
+    findings = [one for one in said.findings if one.kind in _KINDS]
+    named = {rank for one in findings if sure(one) for rank in said.names(one.culprits)}
     if not named or named == set(verdict.culprits):
         return verdict
-    if verdict.confidence is Confidence.UNSURE and named < set(verdict.culprits):
+    if unsure and named < set(verdict.culprits):
         found = next(one for one in findings if sure(one))
         return replace(
             verdict,

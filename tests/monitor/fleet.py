@@ -215,6 +215,15 @@ def mismatch(rank: str, how: str = "op") -> Fault:
     return do
 
 
+def jam(group: str, for_s: float = 1e9) -> Fault:
+    """The group's collectives are entered by all and let nobody out: a link, a GPU."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.jammed_until_s[group] = fleet.now_s + for_s
+
+    return do
+
+
 def cpu_stall(rank: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
@@ -299,6 +308,7 @@ class SimFleet:
         self.script = sorted(script, key=lambda line: line.at_s)
         self.groups: dict[str, list[SimRank]] = {}
         self.silent_until: dict[RankName, tuple[float, Failure]] = {}
+        self.jammed_until_s: dict[str, float] = {}
         self.lighthouse_away_until_s = 0.0
         self.late_ticks: list[float] = []
         self.quorum_id = 1
@@ -441,6 +451,7 @@ class SimFleet:
         for place in ("gather", "reduce"):
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
+            whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
             calls = {(r.enqueued, r.ring[-1]["op"], r.ring[-1]["sizes_in"]) for r in inside}
             if whole and len(calls) == 1:
                 self.released[name] = inside[0].enqueued

@@ -5,7 +5,8 @@ import zipfile
 
 import pytest
 
-from monitor.dumps import choose, files, load as loading
+from monitor.dumps import choose, files
+from monitor.dumps import load as loading
 from monitor.dumps.load import load
 from tests.monitor.flight_recorder.answers import answer, call
 from tests.monitor.flight_recorder.dumps import as_json, as_pickle, entry, gloo, nccl
