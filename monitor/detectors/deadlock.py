@@ -15,7 +15,7 @@ from monitor.detectors.recorded import Opinion, opinion, sure
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, Stuck, WaitGraph
 from monitor.history import History
-from monitor.names import GroupName, RankName
+from monitor.names import GroupName
 
 _KINDS: Final = (
     Fault.ORDER_INVERSION, Fault.POINT_TO_POINT, Fault.GPU_BEHIND, Fault.STUCK_INSIDE,
