@@ -5,7 +5,8 @@ import zipfile
 
 import pytest
 
-from monitor.dumps import choose, files, load as loading
+from monitor.dumps import choose, files
+from monitor.dumps import load as loading
 from monitor.dumps.load import load
 from tests.monitor.flight_recorder.answers import answer, call
 from tests.monitor.flight_recorder.dumps import as_json, as_pickle, entry, gloo, nccl
@@ -114,8 +115,9 @@ def test_of_two_records_of_a_rank_the_one_that_speaks_of_later_moments_counts(tm
 
 
 def test_of_torchfts_quorums_the_newest_counts(tmp_path) -> None:
-    nameless = nccl(entry(0, 1, process_group=("", ""), pg_id=3),
-                    pg_config={"": {"name": "", "desc": "", "ranks": "[0, 2]"}}, pg_status={})  # fmt: skip
+    groups = {"": {"name": "", "desc": "", "ranks": "[0, 2]"}}
+    row = entry(0, 1, process_group=("", ""), pg_id=3)
+    nameless = nccl(row, pg_config=groups, pg_status={})
     for quorum, folder in ((4, "fr_quorum_4"), (11, "fr_quorum_11")):
         members = (0, 2) if quorum == 11 else (0, 2, 4)
         write(tmp_path / folder, **{str(rank): nameless for rank in members})
