@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from monitor.dumps.choose import Read, of_answers, of_dumps
 from monitor.dumps.files import Source, find
 from monitor.flight_recorder import dump, ring_rows
 from monitor.flight_recorder.assemble import assemble
-from monitor.flight_recorder.job import Job
+from monitor.flight_recorder.job import NONE, Job, RankInfo
 from monitor.flight_recorder.record import FlightRecordError
 from worker_server.wire import WireError, parse_flight_record
 
@@ -47,7 +48,21 @@ def load(
     if any(read.answer is not None for read in reads):
         return of_answers(reads, members, problems)
     records, more = of_dumps(reads)
-    return assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
+    job = assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
+    return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
+
+
+def _dated(info: RankInfo) -> RankInfo:
+    """With the file's date for the time at which the record was written, where nothing else says.
+
+    A copy may be dated later, so it is an upper bound; members of a zip have no zone and no date.
+    """
+    if info.taken_ns != NONE or not info.path:
+        return info
+    try:
+        return replace(info, taken_ns=os.stat(info.path).st_mtime_ns)
+    except OSError:
+        return info
 
 
 def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[Read]:

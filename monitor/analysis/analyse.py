@@ -1,0 +1,133 @@
+"""The way from a job's records to what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from monitor.analysis import graph as waiting
+from monitor.analysis import index as indexing
+from monitor.analysis import roots, sequences, skew, slips, wording
+from monitor.analysis.calls import calls_of
+from monitor.analysis.cycles import cycles
+from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
+from monitor.analysis.graph import Graph
+from monitor.analysis.lost import moved
+from monitor.analysis.mismatch import mismatch
+from monitor.analysis.roots import Root
+from monitor.analysis.sequences import Divergence
+from monitor.analysis.silent import silent
+from monitor.analysis.witness import Witness
+from monitor.flight_recorder.job import NONE, Job
+
+_ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE)
+
+
+def analyse(job: Job) -> Analysis:
+    """Name the culprits of a job's flight records, and who only waits for them.
+
+    Linear in entries. Nobody is accused where sides tie, where the records do not show one moment
+    (a running job), or where a rank that nobody heard of may be the reason.
+    """
+    graph = waiting.build(indexing.build(job))
+    calls = calls_of(job)
+    witness = Witness(job, calls)
+    diverging = sequences.divergences(graph.index, calls, witness)
+    diverging = (*diverging, *slips.slips(graph, calls, diverging))
+    candidates = (
+        *roots.absent(graph, witness),
+        *roots.inside(graph),
+        *cycles(graph, witness),
+    )
+    found = [
+        root
+        for root in candidates
+        if not any(_follows(root, one) for one in diverging) and not skew.young(graph, root.scene)
+    ]
+    culprits = {rank for root in found for rank in root.finding.culprits}
+    culprits |= {rank for one in diverging for rank in one.culprits}
+    still = [root for root in found if skew.settled(graph, root.scene, culprits)]
+    if not still and not any(one.live for one in diverging):
+        still += [root for root in silent(graph) if skew.settled(graph, root.scene, ())]
+    findings = [mismatch(graph, one) for one in diverging] + [root.finding for root in still]
+    return Analysis(
+        findings=_sorted(findings),
+        waits=tuple(_waits(graph)),
+        notes=tuple(_notes(graph, skewed=len(still) < len(found))),
+    )
+
+
+def _follows(root: Root, one: Divergence) -> bool:
+    """Whether a root is only what a divergence leads to.
+
+    Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
+    that did not come at all is a fault of its own, unless the slip left it a call behind or made
+    those inside a call ahead; so is one whose GPU stopped elsewhere.
+    """
+    if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
+        return False
+    match root.finding.kind:
+        case Fault.GPU_BEHIND:
+            return (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+        case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
+            joined = {rank for stuck in root.scene for rank in stuck.joined}
+            slipped = one.kind in (Fault.SKIPPED, Fault.EXTRA)
+            own = root.finding.culprits and set(root.finding.culprits) <= set(one.culprits)
+            return slipped and (bool(own) or joined <= set(one.culprits))
+        case _:
+            return True
+
+
+def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
+    culprits = {rank for one in findings for rank in one.culprits}
+    cleared = [
+        replace(one, victims=tuple(rank for rank in one.victims if rank not in culprits))
+        for one in findings
+    ]
+    cleared.sort(
+        key=lambda one: (
+            _ORDER.index(one.confidence),
+            NONE if one.group is None else one.group,
+            NONE if one.sequence is None else one.sequence,
+            one.kind,
+            one.culprits,
+            one.between,
+        )
+    )
+    return tuple(cleared)
+
+
+def _waits(graph: Graph) -> Iterable[Wait]:
+    """Of each rank, the collective in which it is stuck first."""
+    columns = graph.index.job.columns
+    by_rank: dict[int, tuple[int, waiting.Stuck]] = {}
+    for one in graph.stuck:
+        for rank in one.front:
+            row = min(row for row in graph.index.front[rank] if columns["group"][row] == one.group)
+            if rank not in by_rank or row < by_rank[rank][0]:
+                by_rank[rank] = (row, one)
+    for rank, (row, one) in sorted(by_rank.items()):
+        yield Wait(
+            rank=rank,
+            waits_for=tuple(sorted({*one.absent, *one.held, *one.silent})),
+            group=one.group,
+            sequence=int(columns["seq"][row]),
+            op=graph.index.op(row),
+            row=row,
+            since_ns=int(columns["created_ns"][row]),
+        )
+
+
+def _notes(graph: Graph, *, skewed: bool) -> Iterable[str]:
+    job = graph.index.job
+    if job.silent:
+        yield f"No record of {wording.ranks(job, job.silent)}."
+    wrapped = [rank for rank, info in job.ranks.items() if info.dropped]
+    if wrapped:
+        yield f"Older entries of {wording.ranks(job, wrapped)} were overwritten in the buffer."
+    if any(group.inferred or not group.members for group in job.groups):
+        yield "The members of some groups are not recorded; those seen in them are taken for all."
+    if skewed:
+        later = sorted(moved(graph.index))
+        whose = f": {wording.ranks(job, later)} moved on after it" if later else ""
+        yield f"The records do not show one moment{whose}. What only looks stuck is left out."

@@ -1,0 +1,164 @@
+"""Cycles of the wait-for graph: each waits for the other, in another collective.
+
+Theory of operation. Two collectives of a cycle conflict when ranks that have to call both are stuck
+in the one and others in the other. A strict majority of those who have to call both says which
+comes first. Where they tie, the past of the ranks decides: who calls what it did not call at this
+place before is wrong. Failing that, a cohort does: other groups of the same role show whether a
+side is ahead of its place in the program. Failing that, nobody is accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from monitor.analysis import wording
+from monitor.analysis.finding import Confidence, Fault, Finding
+from monitor.analysis.graph import Graph, Stuck
+from monitor.analysis.habit import Habit
+from monitor.analysis.roots import Root
+from monitor.analysis.witness import Witness
+
+_MOST = 64
+"""Collectives of one cycle that are compared with each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    ranks: tuple[int, ...]
+    stuck: Stuck
+
+
+def cycles(graph: Graph, witness: Witness) -> Iterable[Root]:
+    """One finding for each cycle."""
+    for nodes in (*graph.roots, *graph.knots):
+        if len(nodes) > 1:
+            yield _cycle(graph, witness, nodes)
+
+
+def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
+    sides = _sides(graph, nodes)
+    if all(side.stuck.transfer is not None for side in sides):
+        return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
+    collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
+    culprits: set[int] = set()
+    kinds: set[Fault] = set()
+    for one, other in combinations(collectives, 2):
+        kind, guilty = _conflict(graph, witness, one, other)
+        culprits.update(guilty)
+        kinds.update([kind] if guilty else [])
+    kind = kinds.pop() if len(kinds) == 1 else Fault.ORDER_INVERSION
+    return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
+
+
+def _conflict(
+    graph: Graph, witness: Witness, one: _Side, other: _Side
+) -> tuple[Fault, tuple[int, ...]]:
+    """Who of two sides is wrong, and how; nobody where they do not conflict or nothing decides."""
+    first, second = (_members(graph, side) for side in (one, other))
+    both = first & second
+    sides = [tuple(rank for rank in side.ranks if rank in both) for side in (one, other)]
+    if not all(sides):
+        return Fault.ORDER_INVERSION, ()
+    for mine, theirs in (sides, sides[::-1]):
+        if 2 * len(theirs) > len(both):
+            return Fault.ORDER_INVERSION, mine
+    habits = [
+        witness.of(graph.index.head_row(rank, side.stuck.group) for rank in ranks)
+        for side, ranks in zip((one, other), sides, strict=True)
+    ]
+    if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
+        return Fault.ORDER_INVERSION, sides[habits.index(Habit.UNUSUAL)]
+    for side, mine, theirs in zip((one, other), sides, sides[::-1], strict=True):
+        ahead = _ahead_of_cohort(graph, side.stuck)
+        if ahead is not None:
+            return (Fault.SKIPPED, mine) if ahead else (Fault.EXTRA, theirs)
+    return Fault.ORDER_INVERSION, ()
+
+
+def _members(graph: Graph, side: _Side) -> set[int]:
+    return set(graph.index.groups[side.stuck.group].members.tolist())
+
+
+def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
+    """The ranks of a cycle by what they are stuck in first."""
+    own, sides = set(nodes), dict[int, list[int]]()
+    for node in nodes:
+        rank = graph.rank_of(node)
+        if rank is not None:
+            into = min(target for target in graph.edges[node] if target in own)
+            sides.setdefault(into, []).append(rank)
+    found = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
+    return sorted(found, key=lambda side: side.ranks)
+
+
+def _ahead_of_cohort(graph: Graph, one: Stuck) -> bool | None:
+    """Whether no other group of the same role has come so far; None when there is none."""
+    index = graph.index
+    group = index.job.groups[one.group]
+    if not group.desc or one.transfer is not None or not one.absent:
+        return None
+    progress = [
+        int(at.enqueued.max())
+        for number, at in index.groups.items()
+        if number != one.group
+        and index.job.groups[number].desc == group.desc
+        and len(at.members) == len(group.members)
+        and not set(at.members.tolist()) & set(group.members)
+    ]
+    if not progress:
+        return None
+    return bool(np.median(progress) < one.sequence)
+
+
+def _root(
+    graph: Graph,
+    nodes: tuple[int, ...],
+    kind: Fault,
+    sides: Sequence[_Side],
+    culprits: tuple[int, ...],
+) -> Root:
+    job = graph.index.job
+    scene = tuple(dict.fromkeys(side.stuck for side in sides))
+    said = [
+        f"{wording.ranks(job, side.ranks)} {wording.verb(side.ranks, 'is', 'are')} in "
+        f"{wording.collective(graph.index, side.stuck)}"
+        for side in sides[:4]
+    ]
+    reason = f"{wording.joined(said)}, and each waits for the other: "
+    match kind:
+        case Fault.SKIPPED:
+            end = f"{wording.ranks(job, culprits)} left a call out, for others do not come so far."
+        case Fault.EXTRA:
+            end = (
+                f"{wording.ranks(job, culprits)} made a call too many, for others have come so far."
+            )
+        case Fault.POINT_TO_POINT:
+            end = "the sends and receives are in an order that cannot work."
+        case _ if culprits:
+            end = f"{wording.ranks(job, culprits)} took them in another order than the others."
+        case _:
+            end = "the records cannot tell whose order is wrong."
+    involved = {rank for node in nodes if (rank := graph.rank_of(node)) is not None}
+    return Root(
+        Finding(
+            kind=kind,
+            confidence=Confidence.LIKELY if culprits else Confidence.UNSURE,
+            reason=reason + end,
+            culprits=culprits,
+            between=() if culprits else tuple(sorted(side.ranks for side in sides)),
+            victims=tuple(sorted((set(graph.reaching(nodes)) | involved) - set(culprits))),
+            group=scene[0].group,
+            sequence=scene[0].sequence,
+            op=graph.index.op(scene[0].row),
+            evidence={
+                wording.collective(graph.index, side.stuck): wording.ranks(job, side.ranks)
+                + (f" at {site}" if (site := graph.index.site(side.stuck.row)) else "")
+                for side in sides[:8]
+            },
+        ),
+        scene,
+    )

@@ -1,0 +1,370 @@
+"""What each rank did in each group: the facts from which the wait-for graph is drawn.
+
+Theory of operation. Linear in entries and vectorised; what comes out has one line for a rank in a
+group, not for an entry. A stream is one communicator of one rank: collectives of a group, or the
+transfers between two ranks in it. Within a stream the GPU works in order, across streams it does
+not, and the CPU runs ahead of both. So a stream is stuck in its first unfinished entry (its head),
+and a rank is stuck in the first head in the order in which it called them (its front).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.flight_recorder.job import NONE, Backend, Job, State
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NEVER: Final = np.iinfo(np.int64).max
+"""Sequence of the head of a stream that has none."""
+SYNCHRONISING: Final = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "monitored_barrier"}
+)
+"""Nobody gets out of these before everybody is in. A broadcast's root, a reduce's leaf and a
+sender may: their data is buffered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """The stream of sends from one rank to another, as one of the two sees it."""
+
+    group: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """The members of one group, side by side: arrays of one length."""
+
+    members: Ints
+    """Global ranks, those without a record too."""
+    read: Bools
+    """Whether the rank's record was read."""
+    known: Bools
+    """Whether its record tells what it enqueued here, be it nothing."""
+    enqueued: Ints
+    """Highest sequence it is known to have enqueued; 0: none."""
+    head: Ints
+    """First unfinished sequence, or NEVER."""
+    front: Bools
+    """Whether that head is what the rank as a whole is stuck in."""
+    passed: Ints
+    """Highest sequence that it completed and that nobody completes alone; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """All that the later stages ask about a job."""
+
+    job: Job
+    live: Bools
+    """By row: unfinished, and still of any interest."""
+    groups: Mapping[int, Standings]
+    """Groups in which anything is unfinished, or in which completion can be compared."""
+    heads: Mapping[int, tuple[int, ...]]
+    """Rank -> rows of the heads of its streams, in the order in which it called them."""
+    front: Mapping[int, tuple[int, ...]]
+    """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
+    hidden: Mapping[int, tuple[int, ...]]
+    """Rank -> groups in which its counters show unfinished work that its entries do not."""
+    retired: frozenset[int]
+    """Groups of generations that somebody has left for a newer one."""
+
+    def op(self, row: int) -> str:
+        """The op of an entry, for people."""
+        return self.job.payloads[int(self.job.columns["payload"][row])].op
+
+    def site(self, row: int) -> str | None:
+        """Where the program called it, when recorded."""
+        site = int(self.job.columns["site"][row])
+        return None if site == NONE else self.job.sites[site]
+
+    def head_row(self, rank: int, group: int) -> int:
+        """The row of the head of a rank's stream of collectives in a group."""
+        columns = self.job.columns
+        return next(
+            row
+            for row in self.heads[rank]
+            if columns["group"][row] == group and not columns["p2p"][row]
+        )
+
+    def transfers(self, row: int) -> Transfers | None:
+        """The stream of a point-to-point entry; None where its peer is not recorded."""
+        columns = self.job.columns
+        rank, peer = int(columns["rank"][row]), int(columns["peer"][row])
+        if peer == NONE:
+            return None
+        source, target = (rank, peer) if self.sends(row) else (peer, rank)
+        return Transfers(int(columns["group"][row]), source, target)
+
+    def sends(self, row: int) -> bool:
+        """Whether a point-to-point entry is the sending side."""
+        return "send" in self.op(row)
+
+    @property
+    def idle(self) -> frozenset[int]:
+        """Ranks whose record was read and shows nothing unfinished."""
+        return frozenset(r for r in self.job.ranks if r not in self.front and r not in self.hidden)
+
+
+def build(job: Job) -> Index:
+    """The index of a job."""
+    columns = job.columns
+    retired, current = _generations(job)
+    live = _live(job) & current
+    collective = ~columns["p2p"]
+    enqueued = _highest(job, collective)
+    heads_at = _collective_heads(job, live & collective)
+    streams = sorted(
+        [*heads_at.values(), *_transfer_heads(job, live & columns["p2p"])],
+    )
+    heads: dict[int, list[int]] = {}
+    for row in streams:
+        heads.setdefault(int(columns["rank"][row]), []).append(row)
+    front = {rank: _front(job, rows) for rank, rows in heads.items()}
+    hidden = _hidden(job, heads)
+    sync = _sync(job)
+    facts = _Facts(
+        job=job,
+        enqueued=enqueued,
+        passed=_highest(job, collective & _surely_completed(job) & sync),
+        heads=heads_at,
+        front=front,
+        trusted=_trusted_counters(job, enqueued, heads_at),
+        buffering=frozenset(np.unique(columns["group"][~sync]).tolist()),
+    )
+    seen: dict[int, list[int]] = {}
+    for rank, group in enqueued:
+        seen.setdefault(group, []).append(rank)
+    groups = {group: _standings(facts, group, tuple(ranks)) for group, ranks in seen.items()}
+    return Index(
+        job=job,
+        live=live,
+        groups=groups,
+        heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
+        front=front,
+        hidden=hidden,
+        retired=retired,
+    )
+
+
+def _live(job: Job) -> Bools:
+    """Unfinished rows, and failed ones after which the rank finished nothing more.
+
+    A rank that got over a failure (TorchFT does) is not stuck in it.
+    """
+    state = job.columns["state"]
+    unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
+    unfinished &= ~_counted_out(job)
+    failed = state == State.FAILED
+    if not failed.any():
+        return np.asarray(unfinished, dtype=np.bool_)
+    rank, rows = job.columns["rank"], np.arange(len(job))
+    last = np.full(int(rank.max()) + 1, -1)
+    done = state == State.COMPLETED
+    np.maximum.at(last, rank[done], rows[done])
+    return np.asarray(unfinished | (failed & (rows > last[rank])), dtype=np.bool_)
+
+
+def _counted_out(job: Job) -> Bools:
+    """Transfers that are over by their group's counter.
+
+    NCCL's parts of a batch never finish in a record, and of a finished batch a partial one keeps
+    nothing else. In a group of two all transfers are one stream, which works in order.
+    """
+    columns = job.columns
+    over = np.zeros(len(job), dtype=np.bool_)
+    pairs = [number for number, group in enumerate(job.groups) if len(group.members) == 2]
+    chosen = np.flatnonzero(columns["p2p"] & np.isin(columns["group"], pairs))
+    for row in chosen.tolist():
+        info = job.ranks[int(columns["rank"][row])]
+        status = info.status.get(int(columns["group"][row]))
+        if status is not None and info.only_active and info.backend is Backend.NCCL:
+            over[row] = columns["seq"][row] <= status.completed
+    return over
+
+
+def _generations(job: Job) -> tuple[frozenset[int], Bools]:
+    """Groups that were left behind, and by row whether its rank had not left its group.
+
+    With every quorum TorchFT makes a group anew and its sequence starts again; entries of the old
+    one stay in the record for ever, whatever became of them.
+    """
+    generation = np.array([NONE if g.generation is None else g.generation for g in job.groups])
+    current = np.ones(len(job), dtype=np.bool_)
+    if not len(job) or not (generation != NONE).any():
+        return frozenset(), current
+    rank, own = job.columns["rank"], generation[job.columns["group"]]
+    newest = np.full(int(rank.max()) + 1, NONE)
+    np.maximum.at(newest, rank, own)
+    current = (own == NONE) | (own == newest[rank])
+    latest = int(generation.max())
+    return frozenset(np.flatnonzero((generation != NONE) & (generation < latest)).tolist()), current
+
+
+def _sync(job: Job) -> Bools:
+    by_payload = np.array([p.op in SYNCHRONISING for p in job.payloads], dtype=np.bool_)
+    if not len(job):
+        return np.zeros(0, dtype=np.bool_)
+    return np.asarray(by_payload[job.columns["payload"]], dtype=np.bool_)
+
+
+def _surely_completed(job: Job) -> Bools:
+    """Rows that ended well: gloo's last one of a group may have ended by an error (facts)."""
+    completed = np.asarray(job.columns["state"] == State.COMPLETED, dtype=np.bool_)
+    doubtful = [r for r, info in job.ranks.items() if info.backend is not Backend.NCCL]
+    if not doubtful:
+        return completed
+    rows = np.flatnonzero(np.isin(job.columns["rank"], doubtful))
+    keys = _pairs(job, rows)
+    order = np.argsort(keys, kind="stable")
+    last = np.flatnonzero(np.diff(keys[order], append=-1))
+    completed[rows[order][last]] = False
+    return completed
+
+
+def _highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> highest sequence among the chosen rows."""
+    rows = np.flatnonzero(chosen)
+    keys = _pairs(job, rows)
+    order = np.argsort(keys, kind="stable")
+    keys, seqs = keys[order], job.columns["seq"][rows[order]]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    highest = np.maximum.reduceat(seqs, starts) if len(starts) else seqs
+    return {
+        divmod(int(key), len(job.groups)): int(seq)
+        for key, seq in zip(keys[starts], highest, strict=True)
+    }
+
+
+def _pairs(job: Job, rows: NDArray[Any]) -> Ints:
+    rank = job.columns["rank"][rows].astype(np.int64)
+    return np.asarray(rank * len(job.groups) + job.columns["group"][rows], dtype=np.int64)
+
+
+def _collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> row of its lowest unfinished sequence."""
+    rows = np.flatnonzero(chosen)
+    keys = _pairs(job, rows)
+    order = np.lexsort((rows, job.columns["seq"][rows], keys))
+    keys, rows = keys[order], rows[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return {
+        divmod(int(key), len(job.groups)): int(row)
+        for key, row in zip(keys[starts], rows[starts], strict=True)
+    }
+
+
+def _transfer_heads(job: Job, chosen: Bools) -> list[int]:
+    """Rows of the first unfinished send and the first unfinished recv of each pair and group."""
+    found: dict[tuple[int, int, int, str], int] = {}
+    columns = job.columns
+    for row in np.flatnonzero(chosen).tolist():
+        op = job.payloads[int(columns["payload"][row])].op
+        key = (int(columns["rank"][row]), int(columns["group"][row]), int(columns["peer"][row]), op)
+        found.setdefault(key, row)
+    return list(found.values())
+
+
+def _front(job: Job, heads: list[int]) -> tuple[int, ...]:
+    """The first head, with the other parts of a coalesced transfer that it belongs to."""
+    columns, first = job.columns, heads[0]
+    if not columns["p2p"][first] or columns["op_id"][first] == NONE:
+        return (first,)
+    same = ("group", "op_id", "p2p")
+    return tuple(r for r in heads if all(columns[c][r] == columns[c][first] for c in same))
+
+
+def _trusted_counters(
+    job: Job,
+    enqueued: Mapping[tuple[int, int], int],
+    heads: Mapping[tuple[int, int], int],
+) -> frozenset[int]:
+    """Groups whose `pg_status` counts collectives and nothing else.
+
+    torch keeps one counter for collectives and transfers: with a send or recv in the group it
+    means something else on every rank (seen in the real records: 13998 beside collective 194).
+    Where transfers are no longer in the record, an `op_id` that is not the sequence gives them
+    away. Gloo's counts what it does not record.
+    """
+    columns = job.columns
+    known = (columns["op_id"] != NONE) & ~columns["p2p"]
+    mixed = columns["p2p"] | (known & (columns["op_id"] != columns["seq"]))
+    transferring = set(np.unique(columns["group"][mixed]).tolist())
+    doubtful = {
+        group
+        for (rank, group) in heads
+        if (status := job.ranks[rank].status.get(group)) is not None
+        and status.enqueued != enqueued[rank, group]
+    }
+    return frozenset(set(range(len(job.groups))) - transferring - doubtful)
+
+
+def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+    """Ranks that show no unfinished entry, while their counters say that something is.
+
+    Gloo's sends and recvs are such (facts, section 2).
+    """
+    found = {}
+    for rank, info in job.ranks.items():
+        if rank in heads or info.backend is Backend.NCCL:
+            continue
+        groups = [g for g, s in sorted(info.status.items()) if s.enqueued > max(s.completed, 0)]
+        if groups:
+            found[rank] = tuple(groups)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What `_standings` draws on, for all groups."""
+
+    job: Job
+    enqueued: Mapping[tuple[int, int], int]
+    passed: Mapping[tuple[int, int], int]
+    heads: Mapping[tuple[int, int], int]
+    front: Mapping[int, tuple[int, ...]]
+    trusted: frozenset[int]
+    buffering: frozenset[int]
+    """Groups in which something else than a synchronising collective was seen."""
+
+
+def _standings(facts: _Facts, group: int, seen: tuple[int, ...]) -> Standings:
+    members = facts.job.groups[group].members
+    if not members or facts.job.groups[group].inferred:
+        members = tuple(sorted({*members, *seen}))
+    lines = [_line(facts, group, rank) for rank in members]
+    known, enqueued, head, front, passed = zip(*lines, strict=True) if lines else ((),) * 5
+    return Standings(
+        members=np.array(members, dtype=np.int64),
+        read=np.array([rank in facts.job.ranks for rank in members], dtype=np.bool_),
+        known=np.array(known, dtype=np.bool_),
+        enqueued=np.array(enqueued, dtype=np.int64),
+        head=np.array(head, dtype=np.int64),
+        front=np.array(front, dtype=np.bool_),
+        passed=np.array(passed, dtype=np.int64),
+    )
+
+
+def _line(facts: _Facts, group: int, rank: int) -> tuple[bool, int, int, bool, int]:
+    info, key = facts.job.ranks.get(rank), (rank, group)
+    row = facts.heads.get(key)
+    head = NEVER if row is None else int(facts.job.columns["seq"][row])
+    enqueued, passed = facts.enqueued.get(key, 0), facts.passed.get(key, 0)
+    if info is None:
+        return False, 0, NEVER, False, 0
+    known = key in facts.enqueued or (not info.only_active and info.dropped == 0)
+    if info.backend is Backend.NCCL:
+        status = info.status.get(group)
+        if status is not None and group in facts.trusted and key not in facts.enqueued:
+            known, enqueued = True, max(status.enqueued, 0)
+        if row is not None and group not in facts.buffering:  # a communicator works in order
+            passed = max(passed, head - 1)
+    return known, enqueued, head, row is not None and row in facts.front[rank], passed

@@ -1,0 +1,68 @@
+"""Ranks without a record, and when that makes them the culprits.
+
+Theory of operation. A rank that cannot write its record is often the one that is dead or stopped,
+but a record may also be lost. So the silent are accused only where nothing that did speak explains
+the wait, and only when they are few. Of several, those are accused for which alone a collective
+waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from monitor.analysis import wording
+from monitor.analysis.finding import Confidence, Fault, Finding
+from monitor.analysis.graph import Graph
+from monitor.analysis.roots import Root
+
+_FEW = 4
+"""Accused are at most one in so many. Lower: a job of which half the records were lost accuses
+them. Higher: a host that died is called unknown."""
+
+
+def silent(graph: Graph) -> Iterable[Root]:
+    """At most one finding: the silent ranks that others wait for."""
+    waiting = [one for one in graph.stuck if one.silent and not one.absent]
+    alone = {one.silent[0] for one in waiting if len(one.silent) == 1}
+    unclear = {r for one in waiting if not alone & set(one.silent) for r in one.silent}
+    accused = tuple(sorted(alone | unclear))
+    if not accused:
+        return
+    job = graph.index.job
+    sure = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
+    scene = tuple(one for one in waiting if set(accused) & set(one.silent))
+    first = scene[0]
+    who = wording.ranks(job, accused)
+    inside = wording.ranks(job, first.inside)
+    reason = (
+        f"{inside} {wording.verb(first.inside, 'waits', 'wait')} in "
+        f"{wording.collective(graph.index, first)}, and of {who} there is no record: "
+        + (
+            f"{wording.verb(accused, 'it is', 'they are')} the only ones missing."
+            if sure
+            else "too many are missing to tell which of them holds up the rest."
+        )
+    )
+    yield Root(
+        Finding(
+            kind=Fault.SILENT,
+            confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
+            reason=reason,
+            culprits=accused if sure else (),
+            between=() if sure else tuple((rank,) for rank in accused),
+            victims=tuple(
+                rank
+                for rank in graph.reaching(graph.nodes_of(accused))
+                if rank not in accused and rank in job.ranks
+            ),
+            group=first.group,
+            sequence=first.sequence,
+            op=graph.index.op(first.row),
+            evidence={
+                wording.collective(graph.index, one): "without a record: "
+                + wording.ranks(job, one.silent)
+                for one in scene[:4]
+            },
+        ),
+        scene,
+    )

@@ -1,0 +1,66 @@
+"""Asks every analyser about every case, on the same files."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from monitor.analysis.analyse import analyse
+from monitor.dumps.load import load
+from tests.corpus.cases import Case, Labelled
+from tests.corpus.rivals import Answer, readings, torchfrtrace
+
+OURS = "lightkeeper"
+FIRST = "torchfrtrace, first complaint"
+EVERY = "torchfrtrace, all complaints"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case, and what each tool said."""
+
+    case: Case
+    labelled: Labelled
+    answers: dict[str, Answer]
+
+
+def ours(
+    folder: Path, world: int | None = None, members: Mapping[str, Sequence[int]] | None = None
+) -> Answer:
+    """As `lightkeeper analyze` would answer; a crash is an answer too, and counted."""
+    try:
+        found = analyse(load([folder], world_size=world, members=members, workers=1))
+    except Exception as problem:  # noqa: BLE001 a crash is a score of nothing, not the end
+        return Answer(frozenset(), error=f"{type(problem).__name__}: {problem}")
+    kinds = frozenset(str(one.kind) for one in found.findings)
+    return Answer(frozenset(found.culprits), kinds, alarms=len(found.findings))
+
+
+def known(labelled: Labelled) -> tuple[int | None, dict[str, tuple[int, ...]] | None]:
+    """`--world-size` and `--members`: gloo's records do not tell the members, people can."""
+    if labelled.case.backend != "gloo":
+        return None, None
+    return labelled.world, {team.name: team.members for team in labelled.run.programs.teams}
+
+
+def ask(cases: Iterator[Case], *, rivals: bool, keep: Path | None = None) -> Iterator[Result]:
+    """Each case that has dumps, in order."""
+    with ExitStack() as stack:
+        place = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tool = stack.enter_context(torchfrtrace()) if rivals else None
+        for case in cases:
+            labelled = case.build()
+            if labelled is None:
+                continue
+            folder = place / case.name
+            labelled.write(folder)
+            answers = {OURS: ours(folder, *known(labelled))}
+            if tool is not None:
+                answers[FIRST], answers[EVERY] = readings(tool.ask(folder))
+            if keep is None:
+                shutil.rmtree(folder)
+            yield Result(case, labelled, answers)

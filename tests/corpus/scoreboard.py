@@ -1,0 +1,216 @@
+"""`python -m tests.corpus.scoreboard`: who names the culprit and who names the victims.
+
+Builds the corpus, asks ours and torchfrtrace about the same files, and writes docs/scoreboard.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import itertools
+import os
+import platform
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from tests.corpus.ask import EVERY, FIRST, OURS, Result, ask
+from tests.corpus.cases import Case, coordinates
+from tests.corpus.reality import real_rows
+from tests.corpus.score import Tally, mark
+
+TEXT = """\
+# Scoreboard
+
+Simulated jobs with known faults; each tool sees the same dump files and nothing else. Made by
+
+    {command}
+
+on {date} with Python {python}, lightkeeper {ours}, and torch {torch}, whose torchfrtrace is asked
+again with --allow-incomplete-ranks where it wants every rank. {nvrx}
+
+The generator is `tests/corpus/`: a small model of ranks with CPUs that launch ahead, GPU streams,
+and members that must meet, so that waiting, cascades and completion out of order follow from the
+programs. {cases} cases, each built from its name alone: the same command gives the same dumps.
+
+What counts:
+
+- **tellable**: cases in which the records show at least one culprit. What they show is decided from
+  the simulated records by the rules in `tests/corpus/truth.py`, which know no analyser.
+- **exact**: of the tellable, those in which all shown culprits were named and nobody else.
+- **abstained**: of the tellable, those in which nobody was named.
+- **accuses innocents**: of all cases, also healthy ones and ties, those in which at least one rank
+  was named that did nothing wrong. **Innocents among the accused**: the same by ranks.
+- **kind**: of the exact, those that also say what happened.
+
+Of some faults no record tells the culprit: a failed link, a wrong root (NCCL records none), half
+against half, a GPU that hangs without timing events. There, and in healthy jobs whose dumps were
+taken a few operations apart, the right answer is to accuse nobody. Where two members disagree and
+only history could decide, naming the right one is neither asked for nor wrong.
+
+## In all
+
+{total}
+
+## By class
+
+{kinds}
+
+## By parallelism, dump, pace, number of faults, and backend
+
+{axes}
+
+## Real records
+
+{real}
+
+## Cases in which lightkeeper is wrong or silent
+
+{misses}
+"""
+
+NO_NVRX = "NVIDIA's nvidia-resiliency-ext\nwas not installed and is not scored."
+
+
+def percent(value: float) -> str:
+    return "-" if value != value else f"{100 * value:.1f} %"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+Axis = Callable[[Case], str]
+AXES: Mapping[str, Axis] = {
+    "parallelism": lambda case: case.layout,
+    "dump": lambda case: case.dumps,
+    "pace": lambda case: "blocking" if case.blocking else "CPU runs ahead",
+    "faults": lambda case: f"{case.faults} fault{'s' * (case.faults > 1)}",
+    "backend": lambda case: case.backend,
+}
+
+
+class Board:
+    """All marks, by tool and by slice."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[tuple[str, str, str], Tally] = defaultdict(Tally)
+        self.misses: list[str] = []
+        self.cases = 0
+        self.alarms = [0, 0]
+        """Healthy cases in which ours reported anything at all, and healthy cases."""
+
+    def add(self, result: Result) -> None:
+        self.cases += 1
+        case, truth = result.case, result.labelled.truth
+        for tool, answer in result.answers.items():
+            one = mark(truth, answer)
+            slices = [("all", ""), ("kind", case.kind)]
+            slices += [(axis, of(case)) for axis, of in AXES.items()]
+            for axis, value in slices:
+                self.tallies[tool, axis, value].marks.append(one)
+            if tool == OURS and (not one.right or one.unusable):
+                what = answer.error or f"named {sorted(answer.accused) or 'nobody'}"
+                wanted = sorted(truth.must) or "nobody"
+                self.misses.append(f"- `{case.name}`: {what}, to be named {wanted}")
+        if not result.labelled.faults:
+            self.alarms[0] += result.answers[OURS].alarms > 0
+            self.alarms[1] += 1
+
+    def tools(self) -> list[str]:
+        return [tool for tool, axis, _ in self.tallies if axis == "all"]
+
+    def total(self) -> str:
+        head = ["", "cases", "tellable", "exact", "abstained", "accuses innocents",
+                "innocents among the accused", "accuses where nobody can tell", "kind",
+                "no answer (error)"]  # fmt: skip
+        rows = []
+        for tool in self.tools():
+            t = self.tallies[tool, "all", ""]
+            rows.append([
+                tool, str(len(t.marks)), str(len(t.tellable)), percent(t.exact),
+                percent(t.abstained), percent(t.wrong), percent(t.innocents),
+                f"{t.wrong_untold} of {len(t.untellable)}",
+                percent(t.kinds) if tool == OURS else "-", str(t.unusable),
+            ])  # fmt: skip
+        quiet = f"\n\nIn {self.alarms[0]} of {self.alarms[1]} healthy cases lightkeeper reports "
+        return table(head, rows) + quiet + "something (accusing somebody or not)."
+
+    def sliced(self, axes: list[str]) -> str:
+        tools = self.tools()
+        head = ["", "cases", "tellable"]
+        for tool in tools:
+            short = tool.replace("torchfrtrace, ", "frtrace ").replace(" complaints", "")
+            short = short.replace(" complaint", "")
+            head += [f"{short}: exact", "accuses innocents"]
+        rows = []
+        for axis in axes:
+            values = dict.fromkeys(v for _, a, v in self.tallies if a == axis)
+            for value in values:
+                first = self.tallies[tools[0], axis, value]
+                row = [value, str(len(first.marks)), str(len(first.tellable))]
+                for tool in tools:
+                    t = self.tallies[tool, axis, value]
+                    row += [percent(t.exact), percent(t.wrong)]
+                rows.append(row)
+        return table(head, rows)
+
+
+def write(board: Board, out: Path, command: str) -> None:
+    nvrx = importlib.util.find_spec("nvidia_resiliency_ext") is not None
+    text = TEXT.format(
+        command=command,
+        date=time.strftime("%Y-%m-%d"),
+        python=platform.python_version(),
+        ours=importlib.metadata.version("lightkeeper"),
+        torch=importlib.metadata.version("torch"),
+        retry="; asked again with --allow-incomplete-ranks where it wants every rank",
+        nvrx=""
+        if nvrx
+        else "NVIDIA's nvidia-resiliency-ext was not installed and is not scored.\n",
+        cases=board.cases,
+        total=board.total(),
+        kinds=board.sliced(["kind"]),
+        axes=board.sliced(list(AXES)),
+        real=table(["record", "truth", *board.tools()], real_rows(board.tools())),
+        misses="\n".join(board.misses) or "None.",
+    )
+    out.write_text(text)
+
+
+def chosen(only: str, every: int) -> Iterator[Case]:
+    cases = (case for case in coordinates() if only in case.name)
+    return itertools.islice(cases, 0, None, every)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/scoreboard.md"))
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--every", type=int, default=1, help="every n-th case only")
+    parser.add_argument("--ours-only", action="store_true", help="do not ask torchfrtrace")
+    parser.add_argument("--keep", type=Path, help="write the dumps here and leave them")
+    options = parser.parse_args()
+    board = Board()
+    for result in ask(
+        chosen(options.only, options.every), rivals=not options.ours_only, keep=options.keep
+    ):
+        board.add(result)
+        if board.cases % 50 == 0 and sys.stderr.isatty():
+            print(f"\r{board.cases} cases", end="", file=sys.stderr)
+    command = os.environ.get("LIGHTKEEPER_COMMAND") or " ".join(
+        ["python -m tests.corpus.scoreboard", *sys.argv[1:]]
+    )
+    write(board, options.out, command)
+    print(board.total())
+    print(f"{len(board.misses)} misses; {options.out}")
+    assert {OURS} <= set(board.tools()) <= {OURS, FIRST, EVERY}
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
