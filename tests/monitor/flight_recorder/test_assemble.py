@@ -156,9 +156,7 @@ def test_the_order_in_which_records_come_changes_nothing(order) -> None:
         rank: nccl(
             entry(rank, 1),
             pending(rank + 1, 1, pg_id=rank, process_group=(str(5 + rank // 2), "TP")),
-            pg_config=config(
-                **WORLD, **{str(5 + rank // 2): ("TP", (rank // 2 * 2, rank // 2 * 2 + 1))}
-            ),
+            pg_config=config(**WORLD, **{str(5 + rank // 2): ("TP", (rank & 2, rank | 1))}),
         )
         for rank in range(4)
     }
