@@ -156,21 +156,22 @@ def build(job: Job) -> Index:
 
 
 def _live(job: Job) -> Bools:
-    """Unfinished rows, and failed ones after which the rank finished nothing more.
+    """Unfinished rows, and failed ones after which the rank finished nothing in that group.
 
-    A rank that got over a failure (TorchFT does) is not stuck in it.
+    A rank that got over a failure is not stuck in it.
     """
     state = job.columns["state"]
     unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
     unfinished &= ~_counted_out(job)
-    failed = state == State.FAILED
-    if not failed.any():
-        return np.asarray(unfinished, dtype=np.bool_)
-    rank, rows = job.columns["rank"], np.arange(len(job))
-    last = np.full(int(rank.max()) + 1, -1)
-    done = state == State.COMPLETED
-    np.maximum.at(last, rank[done], rows[done])
-    return np.asarray(unfinished | (failed & (rows > last[rank])), dtype=np.bool_)
+    failed = np.flatnonzero(state == State.FAILED)
+    if len(failed):
+        done = np.flatnonzero(state == State.COMPLETED)
+        last = dict(zip(_pairs(job, done).tolist(), done.tolist(), strict=True))
+        keys = _pairs(job, failed).tolist()
+        unfinished[
+            [r for r, k in zip(failed.tolist(), keys, strict=True) if r > last.get(k, -1)]
+        ] = 1
+    return np.asarray(unfinished, dtype=np.bool_)
 
 
 def _counted_out(job: Job) -> Bools:
