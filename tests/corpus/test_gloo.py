@@ -1,11 +1,14 @@
 """Real gloo ranks in trouble: the analysis says what their records can show, and no more."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from monitor.analysis.analyse import analyse
+from monitor.analysis.finding import Fault
 from monitor.dumps.load import load
+from monitor.flight_recorder.job import NONE
 from tests.corpus.gloo_captures import KINDS, Captures, complaint, truths
 
 TRUTHS = truths()
@@ -49,3 +52,26 @@ def test_the_truth_beside_the_captures_is_that_of_the_cases() -> None:
         parts = (case.ring, case.torch, case.json or case.torch)
         told = [json.loads(json.dumps(truth.as_json())) for truth in parts]
         assert [TRUTHS[case.name][kind] for kind in KINDS] == told
+
+
+@pytest.mark.parametrize("case", ["skip", "extra"])
+@pytest.mark.parametrize("lines", ["none", "one for each rank", "one for all"])
+def test_call_sites_that_tell_nothing_make_no_slip(case, lines, captures) -> None:
+    job = load([captures.files(case, "pickle")], world_size=SIZE, workers=1)
+    ranks = job.columns["rank"]
+    sites = {"none": ranks * 0 + NONE, "one for each rank": ranks, "one for all": ranks * 0}[lines]
+    blind = replace(
+        job,
+        columns={**job.columns, "site": sites.astype(job.columns["site"].dtype)},
+        sites=tuple(f"train.py:{n} step" for n in range(SIZE)),
+    )
+    kinds = {one.kind for one in analyse(blind).findings}
+    assert kinds
+    assert not kinds & {Fault.SKIPPED, Fault.EXTRA}
+
+
+@pytest.mark.parametrize("case", ["skip", "extra"])
+def test_a_slip_is_reported_where_it_happened_not_where_the_job_hangs(case, captures) -> None:
+    (finding,) = analysed(captures.files(case, "pickle")).findings
+    assert (finding.sequence, finding.culprits) == (8, (1,))
+    assert "gloo_ranks.py" in finding.reason
