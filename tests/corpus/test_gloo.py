@@ -3,12 +3,13 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Fault
 from monitor.dumps.load import load
-from monitor.flight_recorder.job import NONE
+from monitor.flight_recorder.job import NONE, State
 from tests.corpus.gloo_captures import KINDS, Captures, complaint, truths
 
 TRUTHS = truths()
@@ -75,3 +76,34 @@ def test_a_slip_is_reported_where_it_happened_not_where_the_job_hangs(case, capt
     (finding,) = analysed(captures.files(case, "pickle")).findings
     assert (finding.sequence, finding.culprits) == (8, (1,))
     assert "gloo_ranks.py" in finding.reason
+
+
+def stopped_at(job, op, change):
+    """The job as if it hung in the first call of an op, where rank 2 gave something else."""
+    columns, payloads = job.columns, list(job.payloads)
+    ops = np.array([payload.op for payload in payloads])[columns["payload"]]
+    sequence = columns["seq"][ops == op].min()
+    kept = (columns["seq"] <= sequence) & (columns["group"] == columns["group"][ops == op][0])
+    cut = {name: values[kept].copy() for name, values in columns.items()}
+    last = cut["seq"] == sequence
+    cut["state"][last] = State.UNKNOWN
+    (row,) = np.flatnonzero(last & (cut["rank"] == 2))
+    payloads.append(change(payloads[int(cut["payload"][row])]))
+    cut["payload"][row] = len(payloads) - 1
+    return replace(job, columns=cut, payloads=tuple(payloads))
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "said"),
+    [
+        ("all_to_all", lambda one: replace(one, sizes_out=((21,),)), "all_to_all of 20 into 21"),
+        ("gather", lambda one: replace(one, sizes_out=((5,),) * SIZE), "gather of 5 float32 root"),
+    ],
+)
+def test_numbers_that_do_not_add_up_are_told_and_accuse_nobody(op, change, said, captures) -> None:
+    job = load([captures.files("healthy_every_op", "pickle")], world_size=SIZE, workers=1)
+    (finding,) = analyse(stopped_at(job, op, change)).findings
+    assert (finding.kind, finding.culprits) == (Fault.MISMATCH, ())
+    assert said in finding.reason
+    healthy = analyse(stopped_at(job, op, lambda one: one)).findings
+    assert Fault.MISMATCH not in {one.kind for one in healthy}
