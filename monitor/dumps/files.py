@@ -13,6 +13,7 @@ from typing import Final
 
 from monitor.flight_recorder.job import Problem
 from monitor.flight_recorder.record import FlightRecordError
+from monitor.names import RankName, split_rank_name
 
 MAX_FILE: Final = 128 << 20
 _ENDS: Final = (".json", ".pickle", ".pkl")
@@ -41,6 +42,16 @@ class Source:
         """The path without rank and end: equal for the records of one job's ranks."""
         folder, _, name = self.path.rpartition("/")
         return f"{folder}/{_RANK.sub('', _stem(name))}"
+
+    @property
+    def rank_name(self) -> RankName | None:
+        """The rank's name that ends the file's: `rg_1.0` for `bundle.zip/rg_1.0.json`."""
+        name = _stem(self.path.rpartition("/")[2])
+        try:
+            split_rank_name(name)
+        except ValueError:
+            return None
+        return RankName(name)
 
     def read(self) -> bytes:
         """The whole file.

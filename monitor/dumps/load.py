@@ -7,29 +7,22 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from monitor.dumps.choose import Read, of_answers, of_dumps
 from monitor.dumps.files import Source, find
-from monitor.flight_recorder import dump
-from monitor.flight_recorder.assemble import Record, assemble
-from monitor.flight_recorder.job import NONE, Job, Problem, RankInfo
+from monitor.flight_recorder import dump, ring_rows
+from monitor.flight_recorder.assemble import assemble
+from monitor.flight_recorder.job import NONE, Job, RankInfo
 from monitor.flight_recorder.record import FlightRecordError
+from worker_server.wire import WireError, parse_flight_record
 
 _WORTH_PROCESSES: Final = 24 << 20
 """Bytes; below, starting processes (0.3 s of CPU each) costs more than it saves."""
 _CHUNK: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What became of one file."""
-
-    source: Source
-    dump: dump.Dump | None = None
-    problem: str | None = None
 
 
 def load(
@@ -52,7 +45,9 @@ def load(
         reads.append(read)
         if progress is not None:
             progress(done, len(sources))
-    records, more = _choose(reads)
+    if any(read.answer is not None for read in reads):
+        return of_answers(reads, members, problems)
+    records, more = of_dumps(reads)
     job = assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
     return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
 
@@ -70,7 +65,7 @@ def _dated(info: RankInfo) -> RankInfo:
         return info
 
 
-def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[_Read]:
+def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[Read]:
     """Each source read, in order; in this process where the others cannot be started."""
     if workers is None:
         enough = sum(source.size for source in sources) >= _WORTH_PROCESSES
@@ -88,57 +83,31 @@ def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[_Read]
         yield _read(source)
 
 
-def _read(source: Source) -> _Read:
+def _read(source: Source) -> Read:
     """Reads one file; never raises for what is in it."""
     enabled = gc.isenabled()
     gc.disable()  # millions of small objects, none of them in a cycle: a third of the time
     try:
-        found = dump.read(dump.decode(source.read()))
+        data = dump.decode(source.read())
+        if "identity" in data and "schema" in data:
+            return _read_answer(source, data)
+        found = dump.read(data)
         if source.quorum is not None:
             found = dump.with_generation(found, source.quorum)
-        return _Read(source, found)
+        return Read(source, found)
     except FlightRecordError as exc:
-        return _Read(source, problem=str(exc))
+        return Read(source, problem=str(exc))
     finally:
         if enabled:
             gc.enable()
 
 
-def _choose(reads: Sequence[_Read]) -> tuple[list[Record], list[Problem]]:
-    """One record a rank, and what was wrong with the rest."""
-    problems = []
-    best: dict[int, tuple[Source, dump.Dump]] = {}
-    newest = max((r.source.quorum for r in reads if r.source.quorum is not None), default=None)
-    for read in reads:
-        source, found = read.source, read.dump
-        if found is None:
-            continue
-        if source.rank is None:
-            problems.append(Problem(source.path, "its name does not end in a rank"))
-        elif source.quorum != newest:
-            problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
-        elif source.rank in best:
-            kept, other = _newer(best[source.rank], (source, found))
-            best[source.rank] = kept
-            problems.append(
-                Problem(other[0].path, f"left out: {kept[0].path} is of the same rank and newer")
-            )
-        else:
-            best[source.rank] = source, found
-    alike = {source.prefix for source, _ in best.values()}
-    for read in reads:
-        if read.problem is not None:
-            source = read.source
-            # a stray file that cannot be read makes no rank, one among records does
-            stray = bool(alike) and source.prefix not in alike
-            lost = None if stray or source.rank in best else source.rank
-            problems.append(Problem(source.path, read.problem, lost))
-    return [Record(rank, d, source.path) for rank, (source, d) in best.items()], problems
-
-
-def _newer(
-    a: tuple[Source, dump.Dump], b: tuple[Source, dump.Dump]
-) -> tuple[tuple[Source, dump.Dump], tuple[Source, dump.Dump]]:
-    """The two, the one that speaks of later moments first; among equals by path."""
-    first, second = sorted((a, b), key=lambda one: (-one[1].newest_ns, one[0].path))
-    return first, second
+def _read_answer(source: Source, data: Mapping[str, Any]) -> Read:
+    """What a WorkerServer answered; its other answers lie beside records in a bundle."""
+    if "ring" not in data and not source.named:
+        return Read(source)
+    try:
+        record = parse_flight_record(data)
+    except WireError as exc:
+        raise FlightRecordError(f"not a WorkerServer's flight record: {exc}") from exc
+    return Read(source, answer=ring_rows.read(record, source.path))

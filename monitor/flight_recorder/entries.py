@@ -26,6 +26,7 @@ _STATES: Final = {
     "completed": State.COMPLETED,
 }
 _LONGEST_NAME: Final = 200
+_LAST_TIME: Final = 1 << 62
 _ABSENT: Final = object()
 GroupKey = tuple[str, str, int]
 """Name, description, pg_id."""
@@ -212,8 +213,8 @@ def _flags(rows: Sequence[Any], key: str) -> NDArray[np.bool_]:
 
 def _times(rows: Sequence[Any], key: str) -> NDArray[np.int64]:
     """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
-    values = [row.get(key) or NONE for row in rows]
-    return _int64(values, key)
+    times = _int64([row.get(key) or NONE for row in rows], key)
+    return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
 def _integers(

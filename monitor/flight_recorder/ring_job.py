@@ -25,7 +25,6 @@ from monitor.flight_recorder.job import COLUMNS, NONE, Backend, Job, Payload, Pr
 from monitor.flight_recorder.ring_rows import Answer, GroupKey, Row
 from monitor.names import GroupName, RankName, rank_name, split_rank_name
 
-_REPLICA_SIZE_LIMIT: Final = 1 << 20
 _AS_THEY_ARE: Final = (
     "seq", "op_id", "record", "state", "p2p", "created_ns", "started_ns", "completed_ns",
 )  # fmt: skip
@@ -62,20 +61,29 @@ def from_answers(
     answers: Iterable[Answer],
     *,
     expected: Iterable[RankName] = (),
+    lost: Mapping[RankName, Problem] | None = None,
+    members: Mapping[str, Sequence[int]] | None = None,
     problems: Iterable[Problem] = (),
 ) -> Job:
     """The job of these answers, at most one of a rank; see `ring_rows.read`.
 
-    `expected` names ranks that must be there, also those of replica groups that did not answer.
+    `expected` names ranks that must be there, also those of replica groups that did not answer;
+    `lost` those whose answer cannot be read.
     """
     known = sorted(answers, key=lambda one: _place(one.record.identity.rank))
-    expected = tuple(expected)
-    ranks = _ranks(known, expected)
+    lost = lost or {}
+    ranks = _ranks(known, [*expected, *lost])
     by_torch = _groups_by_torch(known)
     quorums = _quorums(known)
     records = [_record(one, ranks, by_torch, quorums) for one in known]
     odd = [Problem(one.path, one.problem) for one in known if one.problem is not None]
-    job = assemble(records, world_size=len(ranks.number), problems=[*problems, *odd])
+    gone = [replace(lost[name], rank=ranks.number[_place(name)]) for name in lost]
+    job = assemble(
+        records,
+        world_size=len(ranks.number),
+        members=members,
+        problems=[*problems, *odd, *gone],
+    )
     names = {number: rank_name(*place) for place, number in ranks.number.items()}
     infos = {
         record.rank: replace(job.ranks[record.rank], alive=one.record.alive, taken_ns=one.taken_ns)
@@ -96,8 +104,7 @@ def _ranks(answers: Sequence[Answer], expected: Iterable[RankName]) -> _Ranks:
     places = {_place(name) for name in expected}
     for one in answers:
         identity = one.record.identity
-        size = min(identity.world_size, _REPLICA_SIZE_LIMIT)
-        places.update((identity.group, place) for place in range(size))
+        places.update((identity.group, place) for place in range(identity.world_size))
     number: dict[tuple[str, int], int] = {place: at for at, place in enumerate(sorted(places))}
     lanes = 1 + max((lane for _, lane in places), default=0)
     return _Ranks(number, len({group for group, _ in places}) == 1, lanes)

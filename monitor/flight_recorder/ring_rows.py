@@ -18,6 +18,10 @@ from worker_server.wire import ACROSS, FlightRecord, RingEntry
 _COPY: Final = re.compile(r"#\d+$")
 """The ring tells groups of one description apart by the order in which that process made them."""
 _NS: Final = 1_000_000_000
+_LARGEST_WORLD: Final = 1 << 16
+"""Ranks of one replica group; each is counted as expected."""
+_LONGEST_AGE_S: Final = 1e9
+_LARGEST: Final = 1 << 62
 
 
 class GroupKey(NamedTuple):
@@ -75,7 +79,11 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
     """Both records of an answer as rows; torch's part may be unreadable, which is a problem.
 
     `taken_ns`: when it was answered, Unix time, if torch's times do not tell.
+
+    Raises:
+        FlightRecordError: a sequence id or a world that no program has.
     """
+    _check(record)
     found, problem = None, record.torch_error
     if record.torch is not None:
         try:
@@ -94,6 +102,16 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
         problem=problem,
         alone=frozenset(record.torch_only),
     )
+
+
+def _check(record: FlightRecord) -> None:
+    if record.identity.world_size > _LARGEST_WORLD:
+        raise FlightRecordError(f"a world of {record.identity.world_size} ranks")
+    for entry in record.ring:
+        if not 0 <= entry.seq < _LARGEST or not 0 <= (entry.id or 0) < _LARGEST:
+            raise FlightRecordError(f"ring: sequence {entry.seq} of {entry.group[:40]!r}")
+        if max(entry.enter_age_s, entry.exit_age_s or 0) > _LONGEST_AGE_S:
+            raise FlightRecordError(f"ring: an age of {entry.enter_age_s} s")
 
 
 def _taken(ring: Iterable[RingEntry], found: dump.Dump | None, known: int) -> int:
@@ -124,8 +142,6 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
     begun: Counter[tuple[str, int | None]] = Counter()
     epochs = []
     for entry in record.ring:
-        if entry.seq < 0 or entry.seq >= 1 << 62:
-            raise FlightRecordError(f"ring: sequence {entry.seq} of {entry.group[:40]!r}")
         name = entry.group, entry.quorum
         if entry.seq <= last.get(name, -1):
             begun[name] += 1

@@ -1,0 +1,125 @@
+"""Whatever bytes a file holds, reading it ends in a job or in the one parse error.
+
+Two ways in: bytes as they come, and a record in which values have been replaced by odd ones (bytes
+alone hardly ever make JSON that parses).
+"""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+
+from monitor.flight_recorder import dump, ring_rows
+from monitor.flight_recorder.assemble import Record, assemble
+from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.ring_job import from_answers
+from tests.monitor.flight_recorder.answers import answer
+from tests.monitor.flight_recorder.dumps import (
+    as_json,
+    as_pickle,
+    config,
+    gloo,
+    nccl,
+    pending,
+    send,
+    status,
+)
+from tests.monitor.flight_recorder.dumps import entry as completed
+from worker_server.wire import WireError, parse_flight_record
+
+FRAMES = [{"name": "step", "filename": "/home/u/train.py", "line": 12}]
+
+
+def templates():
+    """Records that together have everything that is read."""
+    groups = config(**{"0": ("default_pg", range(4)), "7": ("TP", (0, 1)), "9": ("", (0,))})
+    seen = status(p0=(3, 3, 2), p1=(1, 1, 1), p2=(4, 4, 4))
+    yield nccl(
+        completed(0, 1, frames=FRAMES),
+        pending(1, 2, pg_id=1, process_group=("7", "TP")),
+        send(2, 1),
+        send(3, 1, "nccl:recv 0<-1"),
+        send(4, 1, "nccl:coalesced", input_sizes=[], output_sizes=[]),
+        pg_config=groups,
+        pg_status=seen,
+    )
+    yield gloo(completed(3, 1), pending(4, 2), pending(5, 1, process_group=["", ""], pg_id=4))
+    yield answer()
+
+
+def seeds():
+    """Files to begin with."""
+    for template in templates():
+        yield as_json(template) if "version" in template else as_json_plain(template)
+        if "version" in template:
+            for protocol in (2, 4):
+                yield as_pickle(template, protocol)
+
+
+def as_json_plain(value):
+    """Bytes of an answer."""
+    return json.dumps(value).encode()
+
+
+ODD = (
+    None, True, -1, 0, 1 << 31, 1 << 63, -(1 << 63) - 1, 10**400, 1.5, float("nan"), float("inf"),
+    "", "0", "-1", "x" * 40, "nccl:send 0->99999999999", "nccl:", ":", " ", "[0, 0, 1]", "[[]]",
+    "{}", "[1e9]", "completed", "torchft_quorum_3_rank_0", "torchft", "\ud800", b"", b"\xff",
+    [], {}, [[]], [{}], [None], [[None]], [[1.5]], [["a"]], ["a"], (), ("a", "b"), (1, 2),
+    {"": {}}, {"0": None}, {"0": {"ranks": "[0,"}}, {"x": {"last_enqueued_collective": "y"}},
+)  # fmt: skip
+"""What has been seen to stand, or might stand, where something else was meant."""
+
+
+def read(value) -> None:
+    """One decoded record, all the way to a job."""
+    if "identity" in value and "schema" in value:
+        try:
+            record = parse_flight_record(value)
+        except WireError:
+            return
+        from_answers([ring_rows.read(record)])
+    else:
+        assemble([Record(rank, dump.read(value)) for rank in (0, 1)])
+
+
+def read_bytes(data: bytes) -> None:
+    """A file of these bytes; raises only what nobody should raise."""
+    try:
+        read(dump.decode(data))
+    except FlightRecordError:
+        pass
+
+
+def read_mutated(data: bytes) -> None:
+    """A record in which pairs of bytes say what to replace, and by what."""
+    if not data:
+        return
+    every = list(templates())
+    value = every[data[0] % len(every)]
+    for at in range(1, min(len(data) - 1, 40), 2):
+        _replace(value, data[at], deepcopy(ODD[data[at + 1] % len(ODD)]))
+    try:
+        read(value)
+    except FlightRecordError:
+        pass
+
+
+def _replace(value, choice: int, by) -> None:
+    """Put `by` at one of the places of `value`, or take away what is there."""
+    places = []
+    pile = [value]
+    while pile:
+        box = pile.pop()
+        keys = list(box) if isinstance(box, dict) else range(len(box))
+        for key in keys:
+            places.append((box, key))
+            if isinstance(box[key], dict | list) and box[key]:
+                pile.append(box[key])
+    if not places:
+        return
+    box, key = places[(choice * 7) % len(places)]
+    if by is None and choice % 2 and isinstance(box, dict):
+        del box[key]
+    else:
+        box[key] = by
