@@ -105,6 +105,8 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
 
 
 def _check(record: FlightRecord) -> None:
+    if not record.identity.group:
+        raise FlightRecordError("a rank of no replica group")
     if record.identity.world_size > _LARGEST_WORLD:
         raise FlightRecordError(f"a world of {record.identity.world_size} ranks")
     for entry in record.ring:
