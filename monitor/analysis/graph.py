@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.analysis.index import SYNCHRONISING, Index, Transfers
+from monitor.analysis.index import Index, Transfers
 from monitor.analysis.lost import lost, unbegun
 
 
@@ -167,16 +167,14 @@ def _knots(
 
 
 def _stuck_all(index: Index) -> Iterable[Stuck]:
-    columns = index.job.columns
     collectives: dict[tuple[int, int], list[int]] = {}
     transfers: dict[Transfers, list[int]] = {}
-    for rows in index.heads.values():
-        for row in rows:
-            if not columns["p2p"][row]:
-                key = (int(columns["group"][row]), int(columns["seq"][row]))
-                collectives.setdefault(key, []).append(row)
-            elif (stream := index.transfers(row)) is not None:
-                transfers.setdefault(stream, []).append(row)
+    for row in (row for rows in index.heads.values() for row in rows):
+        place = index.place(row)
+        if isinstance(place, Transfers):
+            transfers.setdefault(place, []).append(row)
+        elif place is not None:
+            collectives.setdefault(place, []).append(row)
     for (group, sequence), rows in sorted(collectives.items()):
         yield _collective(index, group, sequence, rows)
     for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target)):
@@ -287,8 +285,3 @@ def _cut(path: list[int], open_nodes: set[int], node: int) -> frozenset[int]:
         component.add(path.pop())
     open_nodes -= component
     return frozenset(component)
-
-
-def synchronises(index: Index, stuck: Stuck) -> bool:
-    """Whether nobody gets out of it before everybody is in."""
-    return stuck.transfer is None and index.op(stuck.row) in SYNCHRONISING

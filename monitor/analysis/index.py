@@ -104,6 +104,13 @@ class Index:
         source, target = (rank, peer) if self.sends(row) else (peer, rank)
         return Transfers(int(columns["group"][row]), source, target)
 
+    def place(self, row: int) -> Transfers | tuple[int, int] | None:
+        """Where an entry meets its peers': a stream of transfers, or (group, sequence)."""
+        columns = self.job.columns
+        if columns["p2p"][row]:
+            return self.transfers(row)
+        return int(columns["group"][row]), int(columns["seq"][row])
+
     def sends(self, row: int) -> bool:
         """Whether a point-to-point entry is the sending side."""
         return "send" in self.op(row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.analysis.index import NEVER, SYNCHRONISING, Index, Standings
+from monitor.analysis.index import NEVER, SYNCHRONISING, Index, Standings, Transfers
 from monitor.flight_recorder.job import NONE, Backend, State
 
 
@@ -74,18 +74,19 @@ def unbegun(index: Index) -> frozenset[int]:
     began = (columns["state"] == State.STARTED) | (columns["started_ns"] != NONE)
     if not began.any():
         return frozenset()
-    at_front: dict[tuple[int, int], list[int]] = {}
-    for rows in index.front.values():
-        for row in rows:
-            if not columns["p2p"][row]:
-                key = (int(columns["group"][row]), int(columns["seq"][row]))
-                at_front.setdefault(key, []).append(row)
+    at_front: dict[Transfers | tuple[int, int], list[int]] = {}
+    for row in (row for rows in index.front.values() for row in rows):
+        place = index.place(row)
+        if place is not None:
+            at_front.setdefault(place, []).append(row)
     found: set[int] = set()
-    for (group, sequence), rows in at_front.items():
+    for place, rows in at_front.items():
         states = columns["state"][rows]
-        at = index.groups[group]
-        done = int((at.read & (at.enqueued >= sequence) & (at.head > sequence)).sum())
         late = [row for row, s in zip(rows, states, strict=True) if s == State.SCHEDULED]
-        if 0 < len(late) <= int((states == State.STARTED).sum()) + done:
+        begun = int((states == State.STARTED).sum())
+        if not isinstance(place, Transfers):
+            at, sequence = index.groups[place[0]], place[1]
+            begun += int((at.read & (at.enqueued >= sequence) & (at.head > sequence)).sum())
+        if 0 < len(late) <= begun:
             found.update(int(columns["rank"][row]) for row in late)
     return frozenset(found)

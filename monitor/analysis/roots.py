@@ -228,10 +228,14 @@ def inside(graph: Graph) -> Iterable[Root]:
         if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
             continue
         one = graph.stuck_of(nodes[0])
+        if graph.unbegun.intersection(one.front):
+            continue
         if one.transfer is not None:
             yield _transfer(graph, one)
         elif not one.done:
             yield from _all_in(graph, one)
+        elif len(one.front) == 1 and len(one.done) > 1 and _lasting(graph, one):
+            yield _gpu_behind(graph, list(one.front), [one], dict.fromkeys(one.front, 1))
     yield from _behind(graph)
 
 
@@ -250,7 +254,6 @@ def _behind(graph: Graph) -> Iterable[Root]:
     late = {
         rank: one
         for one in graph.stuck
-        if one.transfer is None
         for rank in one.front
         if rank in graph.unbegun and rank not in graph.lost
         if rank in waited or len(one.front) > 1
@@ -317,16 +320,19 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
 
 
 def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
-    if graph.unbegun.intersection(one.front):
-        return
     failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
-    if failed or skew.old(graph, (one,), _LONG_NS) or _stopped(graph):
+    if failed or _lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
 
 
-def _stopped(graph: Graph) -> bool:
-    """Whether the records were written because something was stuck: only its entries are there."""
+def _lasting(graph: Graph, one: Stuck) -> bool:
+    """Whether a collective that all are in is known to last long.
+
+    So it is too when only unfinished entries were written: because something was stuck.
+    """
     ranks = graph.index.job.ranks.values()
+    if skew.old(graph, (one,), _LONG_NS):
+        return True
     return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
 
 

@@ -108,7 +108,7 @@ class _Builder:
         how = self.recorder(run)
         silent = self.silent(run, happened)
         taken = self.times(run, hangs=hangs)
-        evidence = Evidence(run, taken, how, silent)
+        evidence = Evidence(run, taken, how, silent, several=len(happened) > 1)
         truth = self.label(happened, evidence)
         if truth is None:
             return None
@@ -185,18 +185,22 @@ class _Builder:
         skew = run.last * rng.choice([0.0, 0.01, 0.04])
         return {rank: middle + rng.uniform(0, skew) for rank in ranks}
 
+    def is_timeout(self, fault: Fault) -> bool:
+        return self.case.kind == "timed_out" and fault.kind == "stuck_inside"
+
     def label(self, happened: list[Fault], evidence: Evidence) -> Truth | None:
         must: set[int] = set()
         may: set[int] = set()
         kinds: set[str] = set()
         for fault in happened:
-            kind = "timed_out" if self.case.kind == "timed_out" else fault.kind
+            kind = "timed_out" if self.is_timeout(fault) else fault.kind
             named, allowed = judge(fault, kind, evidence)
             must |= named
             may |= allowed
             kinds |= ACCEPTED[kind]
         seen = (must | may) - evidence.silent
-        if seen:
+        guilty_silent = must & evidence.silent
+        if seen and not (guilty_silent and evidence.only_missing(evidence.silent)):
             # Those who are seen explain the waiting; of the silent one nothing is known.
             may |= must & evidence.silent
             must -= evidence.silent
