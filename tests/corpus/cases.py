@@ -108,7 +108,7 @@ class _Builder:
         how = self.recorder(run)
         silent = self.silent(run, happened)
         taken = self.times(run, hangs=hangs)
-        evidence = Evidence(run, taken, how, silent)
+        evidence = Evidence(run, taken, how, silent, several=len(happened) > 1)
         truth = self.label(happened, evidence)
         if truth is None:
             return None
@@ -199,7 +199,8 @@ class _Builder:
             may |= allowed
             kinds |= ACCEPTED[kind]
         seen = (must | may) - evidence.silent
-        if seen:
+        guilty_silent = must & evidence.silent
+        if seen and not (guilty_silent and evidence.only_missing(evidence.silent)):
             # Those who are seen explain the waiting; of the silent one nothing is known.
             may |= must & evidence.silent
             must -= evidence.silent

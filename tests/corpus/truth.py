@@ -52,8 +52,16 @@ ACCEPTED = {
 class Evidence:
     """The records of one case, as far as they were written."""
 
-    def __init__(self, run: Run, at: dict[int, float], how: Recorder, silent: set[int]) -> None:
-        self.run, self.how, self.silent = run, how, silent
+    def __init__(
+        self,
+        run: Run,
+        at: dict[int, float],
+        how: Recorder,
+        silent: set[int],
+        *,
+        several: bool = False,
+    ) -> None:
+        self.run, self.how, self.silent, self.several = run, how, silent, several
         self.writers = {
             rank: Writer(run, rank, at[rank], how) for rank in run.entries if rank not in silent
         }
@@ -92,6 +100,15 @@ class Evidence:
             for key, rows in self.by_key.items()
         )  # fmt: skip
 
+    def only_missing(self, silent: set[int]) -> bool:
+        """Whether somebody is inside a call that everybody made but those without a record."""
+        return any(
+            set(self.members(key)) - set(rows) <= silent & set(self.members(key))
+            and len(rows) < len(self.members(key))
+            and any(self.inside(r, e) for r, e in rows.items())
+            for key, rows in self.by_key.items()
+        )
+
     def inside(self, rank: int, entry: Entry) -> bool:
         return entry.kernel.started < math.inf and not self.finished(rank, entry)
 
@@ -110,8 +127,9 @@ class Evidence:
         writer = self.writers[rank]
         if not (self.how.timing and writer.nccl):
             return False
-        stuck = [e for e in writer.entries if not e.ends and not self.finished(rank, e)]
-        if not stuck or stuck[0].part or writer.state(stuck[0]) != "scheduled":
+        whole = (e for e in writer.entries if not e.ends and not e.part)
+        stuck = [e for e in whole if not self.finished(rank, e)]
+        if not stuck or writer.state(stuck[0]) != "scheduled":
             return False
         rows = self.by_key.get(stuck[0].kernel.keys[0], {})
         return any(self.writers[r].state(e) == "started" for r, e in rows.items() if r != rank)
@@ -165,6 +183,9 @@ def _of_rank(fault: Fault, kind: str, rank: int, evidence: Evidence) -> str:
 
 
 def _absent(fault: Fault, rank: int, evidence: Evidence) -> str:
+    entries = evidence.writers[rank].entries
+    if evidence.several and any(evidence.inside(rank, e) for e in entries if not e.part):
+        return "may"  # it waits for another fault's culprit as its peers do
     return "must" if evidence.waited_for(rank) else "may"
 
 
