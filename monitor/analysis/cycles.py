@@ -3,8 +3,7 @@
 Theory of operation. Two collectives of a cycle conflict when ranks that have to call both are stuck
 in the one and others in the other. A strict majority of those who have to call both says which
 comes first. Where they tie, the past of the ranks decides: who calls what it did not call at this
-place before is wrong. Failing that, a cohort does: other groups of the same role show whether a
-side is ahead of its place in the program. Failing that, nobody is accused.
+place before is wrong. Failing that, nobody is accused.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-
-import numpy as np
 
 from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
@@ -45,38 +42,28 @@ def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
         return _root(graph, nodes, Fault.POINT_TO_POINT, sides, ())
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
-    kinds: set[Fault] = set()
     for one, other in combinations(collectives, 2):
-        kind, guilty = _conflict(graph, witness, one, other)
-        culprits.update(guilty)
-        kinds.update([kind] if guilty else [])
-    kind = kinds.pop() if len(kinds) == 1 else Fault.ORDER_INVERSION
-    return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
+        culprits.update(_conflict(graph, witness, one, other))
+    return _root(graph, nodes, Fault.ORDER_INVERSION, sides, tuple(sorted(culprits)))
 
 
-def _conflict(
-    graph: Graph, witness: Witness, one: _Side, other: _Side
-) -> tuple[Fault, tuple[int, ...]]:
-    """Who of two sides is wrong, and how; nobody where they do not conflict or nothing decides."""
+def _conflict(graph: Graph, witness: Witness, one: _Side, other: _Side) -> tuple[int, ...]:
+    """Who of two sides is wrong; nobody where they do not conflict or nothing decides."""
     first, second = (_members(graph, side) for side in (one, other))
     both = first & second
     sides = [tuple(rank for rank in side.ranks if rank in both) for side in (one, other)]
     if not all(sides):
-        return Fault.ORDER_INVERSION, ()
+        return ()
     for mine, theirs in (sides, sides[::-1]):
         if 2 * len(theirs) > len(both):
-            return Fault.ORDER_INVERSION, mine
+            return mine
     habits = [
         witness.of(graph.index.head_row(rank, side.stuck.group) for rank in ranks)
         for side, ranks in zip((one, other), sides, strict=True)
     ]
     if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
-        return Fault.ORDER_INVERSION, sides[habits.index(Habit.UNUSUAL)]
-    for side, mine, theirs in zip((one, other), sides, sides[::-1], strict=True):
-        ahead = _ahead_of_cohort(graph, side.stuck)
-        if ahead is not None:
-            return (Fault.SKIPPED, mine) if ahead else (Fault.EXTRA, theirs)
-    return Fault.ORDER_INVERSION, ()
+        return sides[habits.index(Habit.UNUSUAL)]
+    return ()
 
 
 def _members(graph: Graph, side: _Side) -> set[int]:
@@ -95,25 +82,6 @@ def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
     return sorted(found, key=lambda side: side.ranks)
 
 
-def _ahead_of_cohort(graph: Graph, one: Stuck) -> bool | None:
-    """Whether no other group of the same role has come so far; None when there is none."""
-    index = graph.index
-    group = index.job.groups[one.group]
-    if not group.desc or one.transfer is not None or not one.absent:
-        return None
-    progress = [
-        int(at.enqueued.max())
-        for number, at in index.groups.items()
-        if number != one.group
-        and index.job.groups[number].desc == group.desc
-        and len(at.members) == len(group.members)
-        and not set(at.members.tolist()) & set(group.members)
-    ]
-    if not progress:
-        return None
-    return bool(np.median(progress) < one.sequence)
-
-
 def _root(
     graph: Graph,
     nodes: tuple[int, ...],
@@ -130,12 +98,6 @@ def _root(
     ]
     reason = f"{wording.joined(said)}, and each waits for the other: "
     match kind:
-        case Fault.SKIPPED:
-            end = f"{wording.ranks(job, culprits)} left a call out, for others do not come so far."
-        case Fault.EXTRA:
-            end = (
-                f"{wording.ranks(job, culprits)} made a call too many, for others have come so far."
-            )
         case Fault.POINT_TO_POINT:
             end = "the sends and receives are in an order that cannot work."
         case _ if culprits:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.analysis.index import SYNCHRONISING, Index, Transfers
-from monitor.analysis.lost import lost
+from monitor.analysis.index import Index, Transfers
+from monitor.analysis.lost import lost, unbegun
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ class Graph:
     knots: tuple[tuple[int, ...], ...]
     """Nodes of other cycles of collectives in which ranks are stuck first: deadlocked too, for
     each collective needs all of its members."""
+    unbegun: frozenset[int]
+    """Ranks whose GPU has not come to where they are stuck, and peers' have: held up by nobody."""
     lost: Mapping[int, int]
     """Ranks with unfinished collectives that peers completed -> how many. What they are stuck in
     is over, so nothing holds them up but themselves."""
@@ -112,12 +114,13 @@ def build(index: Index) -> Graph:
     ranks = tuple(sorted({*index.job.expected, *index.job.ranks, *index.heads, *involved}))
     place = {rank: node for node, rank in enumerate(ranks)}
     edges: list[list[int]] = [[] for _ in range(len(ranks) + 2 * len(stuck))]
-    behind = lost(index)
+    behind, late = lost(index), unbegun(index)
+    alone = late.union(behind)
     for number, one in enumerate(stuck):
         front = len(ranks) + 2 * number
-        for rank in set(one.front) - set(behind):
+        for rank in set(one.front) - alone:
             edges[place[rank]].append(front)
-        for rank in set(one.later) - set(behind):
+        for rank in set(one.later) - alone:
             edges[place[rank]].append(front + 1)
         edges[front] = [place[r] for r in (*one.absent, *one.held, *one.silent)]
         edges[front + 1] = [place[r] for r in (*one.absent, *one.silent)] if one.later else []
@@ -141,7 +144,7 @@ def build(index: Index) -> Graph:
         node for n, one in enumerate(stuck) if one.transfer is None for node in (_at(ranks, n),)
     ]
     knots = _knots(kept, len(ranks), set(first), set().union(*roots))
-    return Graph(index, stuck, tuple(kept), ranks, _sorted(roots), _sorted(knots), behind)
+    return Graph(index, stuck, tuple(kept), ranks, _sorted(roots), _sorted(knots), late, behind)
 
 
 def _at(ranks: Sequence[int], number: int) -> int:
@@ -164,16 +167,14 @@ def _knots(
 
 
 def _stuck_all(index: Index) -> Iterable[Stuck]:
-    columns = index.job.columns
     collectives: dict[tuple[int, int], list[int]] = {}
     transfers: dict[Transfers, list[int]] = {}
-    for rows in index.heads.values():
-        for row in rows:
-            if not columns["p2p"][row]:
-                key = (int(columns["group"][row]), int(columns["seq"][row]))
-                collectives.setdefault(key, []).append(row)
-            elif (stream := index.transfers(row)) is not None:
-                transfers.setdefault(stream, []).append(row)
+    for row in (row for rows in index.heads.values() for row in rows):
+        place = index.place(row)
+        if isinstance(place, Transfers):
+            transfers.setdefault(place, []).append(row)
+        elif place is not None:
+            collectives.setdefault(place, []).append(row)
     for (group, sequence), rows in sorted(collectives.items()):
         yield _collective(index, group, sequence, rows)
     for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target)):
@@ -284,8 +285,3 @@ def _cut(path: list[int], open_nodes: set[int], node: int) -> frozenset[int]:
         component.add(path.pop())
     open_nodes -= component
     return frozenset(component)
-
-
-def synchronises(index: Index, stuck: Stuck) -> bool:
-    """Whether nobody gets out of it before everybody is in."""
-    return stuck.transfer is None and index.op(stuck.row) in SYNCHRONISING

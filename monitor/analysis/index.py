@@ -104,6 +104,13 @@ class Index:
         source, target = (rank, peer) if self.sends(row) else (peer, rank)
         return Transfers(int(columns["group"][row]), source, target)
 
+    def place(self, row: int) -> Transfers | tuple[int, int] | None:
+        """Where an entry meets its peers': a stream of transfers, or (group, sequence)."""
+        columns = self.job.columns
+        if columns["p2p"][row]:
+            return self.transfers(row)
+        return int(columns["group"][row]), int(columns["seq"][row])
+
     def sends(self, row: int) -> bool:
         """Whether a point-to-point entry is the sending side."""
         return "send" in self.op(row)
@@ -156,21 +163,22 @@ def build(job: Job) -> Index:
 
 
 def _live(job: Job) -> Bools:
-    """Unfinished rows, and failed ones after which the rank finished nothing more.
+    """Unfinished rows, and failed ones after which the rank finished nothing in that group.
 
-    A rank that got over a failure (TorchFT does) is not stuck in it.
+    A rank that got over a failure is not stuck in it.
     """
     state = job.columns["state"]
     unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
     unfinished &= ~_counted_out(job)
-    failed = state == State.FAILED
-    if not failed.any():
-        return np.asarray(unfinished, dtype=np.bool_)
-    rank, rows = job.columns["rank"], np.arange(len(job))
-    last = np.full(int(rank.max()) + 1, -1)
-    done = state == State.COMPLETED
-    np.maximum.at(last, rank[done], rows[done])
-    return np.asarray(unfinished | (failed & (rows > last[rank])), dtype=np.bool_)
+    failed = np.flatnonzero(state == State.FAILED)
+    if len(failed):
+        done = np.flatnonzero(state == State.COMPLETED)
+        last = dict(zip(_pairs(job, done).tolist(), done.tolist(), strict=True))
+        keys = _pairs(job, failed).tolist()
+        unfinished[
+            [r for r, k in zip(failed.tolist(), keys, strict=True) if r > last.get(k, -1)]
+        ] = 1
+    return np.asarray(unfinished, dtype=np.bool_)
 
 
 def _counted_out(job: Job) -> Bools:

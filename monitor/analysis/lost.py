@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.analysis.index import NEVER, SYNCHRONISING, Index, Standings
-from monitor.flight_recorder.job import Backend
+from monitor.analysis.index import NEVER, SYNCHRONISING, Index, Standings, Transfers
+from monitor.flight_recorder.job import NONE, Backend, State
 
 
 def moved(index: Index) -> frozenset[int]:
@@ -62,3 +62,31 @@ def stopped_short(index: Index, rank: int) -> bool:
         if int(at.head[mine][0]) <= top < int(at.enqueued[mine][0]):
             return False
     return True
+
+
+def unbegun(index: Index) -> frozenset[int]:
+    """Ranks that have not begun on the GPU what a peer has begun, or is through with.
+
+    Nothing that they launched before is unfinished, so it is their own GPU that does not get
+    there. Told only by jobs that record when a kernel starts.
+    """
+    columns = index.job.columns
+    began = (columns["state"] == State.STARTED) | (columns["started_ns"] != NONE)
+    if not began.any():
+        return frozenset()
+    at_front: dict[Transfers | tuple[int, int], list[int]] = {}
+    for row in (row for rows in index.front.values() for row in rows):
+        place = index.place(row)
+        if place is not None:
+            at_front.setdefault(place, []).append(row)
+    found: set[int] = set()
+    for place, rows in at_front.items():
+        states = columns["state"][rows]
+        late = [row for row, s in zip(rows, states, strict=True) if s == State.SCHEDULED]
+        begun = int((states == State.STARTED).sum())
+        if not isinstance(place, Transfers):
+            at, sequence = index.groups[place[0]], place[1]
+            begun += int((at.read & (at.enqueued >= sequence) & (at.head > sequence)).sum())
+        if 0 < len(late) <= begun:
+            found.update(int(columns["rank"][row]) for row in late)
+    return frozenset(found)

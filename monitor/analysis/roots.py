@@ -40,7 +40,7 @@ def absent(graph: Graph, witness: Witness) -> Iterable[Root]:
         rank
         for nodes in graph.roots
         if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
-        if rank in index.job.ranks and rank not in graph.lost
+        if rank in index.job.ranks and rank not in graph.unbegun.union(graph.lost)
     }
     waited = {
         rank: [one for one in graph.stuck if rank in one.absent and one.inside]
@@ -228,25 +228,39 @@ def inside(graph: Graph) -> Iterable[Root]:
         if len(nodes) > 1 or graph.rank_of(nodes[0]) is not None:
             continue
         one = graph.stuck_of(nodes[0])
+        if graph.unbegun.intersection(one.front):
+            continue
         if one.transfer is not None:
             yield _transfer(graph, one)
         elif not one.done:
             yield from _all_in(graph, one)
+        elif len(one.front) == 1 and len(one.done) > 1 and _lasting(graph, one):
+            yield _gpu_behind(graph, list(one.front), [one], dict.fromkeys(one.front, 1))
     yield from _behind(graph)
 
 
 def _behind(graph: Graph) -> Iterable[Root]:
-    """Ranks whose GPU did not finish what it finished on their peers."""
-    waited = {nodes[0] for nodes in graph.roots if len(nodes) == 1}
+    """Ranks whose GPU did not finish what it finished on their peers, or did not come to it."""
+    waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
     accused = {
         rank: one
         for rank, unfinished in sorted(graph.lost.items())
-        if waited.intersection(graph.nodes_of((rank,)))
+        if rank in waited
         for one in (_where_lost(graph, rank),)
         if _really_behind(graph, one, rank, unfinished)
     }
     if accused and 2 * len(accused) < len(graph.index.job.ranks):
         yield _gpu_behind(graph, list(accused), list(accused.values()), graph.lost)
+    late = {
+        rank: one
+        for one in graph.stuck
+        for rank in one.front
+        if rank in graph.unbegun and rank not in graph.lost
+        if rank in waited or len(one.front) > 1
+    }
+    if late:
+        ranks = sorted(late)
+        yield _gpu_behind(graph, ranks, [late[rank] for rank in ranks], None)
 
 
 def _where_lost(graph: Graph, rank: int) -> Stuck:
@@ -306,20 +320,19 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
 
 
 def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
-    states = {rank: _state(graph, one, rank) for rank in one.front}
-    late = [rank for rank, state in states.items() if state is State.SCHEDULED]
-    begun = [rank for rank, state in states.items() if state is State.STARTED]
-    if begun and late and len(late) <= len(begun):
-        yield _gpu_behind(graph, late, [one] * len(late), None)
-        return
-    failed = [rank for rank, state in states.items() if state is State.FAILED]
-    if failed or skew.old(graph, (one,), _LONG_NS) or _stopped(graph):
+    failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
+    if failed or _lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
 
 
-def _stopped(graph: Graph) -> bool:
-    """Whether the records were written because something was stuck: only its entries are there."""
+def _lasting(graph: Graph, one: Stuck) -> bool:
+    """Whether a collective that all are in is known to last long.
+
+    So it is too when only unfinished entries were written: because something was stuck.
+    """
     ranks = graph.index.job.ranks.values()
+    if skew.old(graph, (one,), _LONG_NS):
+        return True
     return any(info.only_active and info.backend is Backend.NCCL for info in ranks)
 
 

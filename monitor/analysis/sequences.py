@@ -48,6 +48,11 @@ class Divergence:
     live: bool
     """Whether somebody is still inside."""
 
+    @property
+    def passing(self) -> bool:
+        """Whether all go on as before: what follows is not its consequence."""
+        return self.kind is Fault.SILENT_MISMATCH
+
     def explains(self, group: int, sequence: int) -> bool:
         """Whether a hang in this collective follows from it."""
         lasting = self.live or self.kind in (Fault.SKIPPED, Fault.EXTRA)
@@ -57,19 +62,23 @@ class Divergence:
 def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergence, ...]:
     """All of them, by group and sequence; one for each set of ranks that differs."""
     found: list[Divergence] = []
-    seen: set[tuple[int, frozenset[int]]] = set()
-    count: dict[int, int] = {}
+    known: dict[int, list[Divergence]] = {}
     for begin, end in _differing(calls):
-        group = int(calls.group[begin])
-        count[group] = count.get(group, 0) + 1
-        if count[group] > _PER_GROUP:
+        earlier = known.setdefault(int(calls.group[begin]), [])
+        if len(earlier) > _PER_GROUP or any(not d.culprits and not d.passing for d in earlier):
             continue
         one = _judge(index, calls, witness, slice(begin, end))
-        key = (group, frozenset(one.culprits or {r for side in one.sides for r in side}))
-        if key not in seen:
-            seen.add(key)
+        if not any(_repeats(one, before) for before in earlier):
             found.append(one)
+        earlier.append(one)
     return tuple(found)
+
+
+def _repeats(one: Divergence, before: Divergence) -> bool:
+    """Whether a divergence shows nobody who did not differ before."""
+    if one.culprits:
+        return set(one.culprits) <= set(before.culprits)
+    return one.sides == before.sides or not before.passing
 
 
 def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
@@ -131,12 +140,11 @@ def _slip(calls: Calls, group: int, sequence: int, right: int, culprits: list[in
         in_place = _fit(mine, theirs, sequence + 1, last, 0)
         skipped = _fit(mine, theirs, sequence, last, 1)
         extra = _fit(mine, theirs, sequence + 1, last, -1)
-        kinds.add(_kind(in_place, skipped, extra))
-        if not skipped and theirs.get(sequence + 1) is None:
-            following = _following(theirs, sequence)
-            if following == {mine[sequence]}:
-                kinds.discard(Fault.MISMATCH)
-                kinds.add(Fault.SKIPPED)
+        kinds.add(
+            _kind(in_place, skipped, extra)
+            if in_place or skipped or extra
+            else _kind_here(mine[sequence], theirs, sequence)
+        )
     return kinds.pop() if len(kinds) == 1 else Fault.MISMATCH
 
 
@@ -152,6 +160,14 @@ def _kind(in_place: int, skipped: int, extra: int) -> Fault:
     if in_place or not (skipped or extra) or skipped == extra:
         return Fault.MISMATCH
     return Fault.SKIPPED if skipped > extra else Fault.EXTRA
+
+
+def _kind_here(given: int, theirs: Mapping[int, int], sequence: int) -> Fault:
+    """The same where nobody called anything after it: by what usually comes next."""
+    repeated, following = given == theirs.get(sequence - 1), _following(theirs, sequence)
+    if given in following:
+        return Fault.MISMATCH if repeated else Fault.SKIPPED
+    return Fault.EXTRA if repeated and following else Fault.MISMATCH
 
 
 def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:

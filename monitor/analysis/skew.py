@@ -20,8 +20,10 @@ from monitor.flight_recorder.job import NONE
 
 _YOUNG_NS = 1_000_000_000
 """Whoever waits for less than a second is not stuck, whatever the records look like. Lower: a
-healthy job that is asked often gets accused. Higher: nothing is lost but that second. A date of a
-file may lie a little before the call: the file server's clock is not the rank's."""
+healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
+
+_CLOCKS_NS = 10_000_000_000
+"""By so much a file's date and a rank's clock may differ before the date is not believed."""
 
 
 def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
@@ -34,7 +36,7 @@ def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bo
 def young(graph: Graph, scene: Iterable[Stuck]) -> bool:
     """Whether it is known of all who wait that they have only just begun to."""
     ages = [age for one in scene for rank in one.inside for age in _ages(graph, one, rank)]
-    return bool(ages) and all(abs(age) < _YOUNG_NS for age in ages)
+    return bool(ages) and all(-_CLOCKS_NS < age < _YOUNG_NS for age in ages)
 
 
 def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:

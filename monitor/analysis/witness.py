@@ -28,6 +28,9 @@ class Witness:
         return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
 
     def _one(self, row: int) -> Habit:
+        rank = int(self._job.columns["rank"][row])
+        if self._job.ranks[rank].only_active:
+            return Habit.UNKNOWN  # what is over was left out: there is no past
         if row not in self._known:
             self._known[row] = habit(past(self._job, self._calls, row))
         return self._known[row]
