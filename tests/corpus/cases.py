@@ -199,9 +199,9 @@ class _Builder:
             may |= allowed
             kinds |= ACCEPTED[kind]
         seen = (must | may) - evidence.silent
-        guilty_silent = must & evidence.silent
-        if seen and not (guilty_silent and evidence.only_missing(evidence.silent)):
-            # Those who are seen explain the waiting; of the silent one nothing is known.
+        alone = not must - evidence.silent and evidence.only_missing(evidence.silent)
+        if seen and not alone:
+            # Who is seen at fault may be what the silent one waits for too: nobody knows.
             may |= must & evidence.silent
             must -= evidence.silent
         if evidence.silent and not must:
