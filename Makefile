@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
 
-.PHONY: help setup demo test test-unit test-integration check lint types contracts bench scoreboard format dashboards
+.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard format dashboards
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -49,6 +49,10 @@ contracts: setup
 
 bench: setup  ## figures; compares two things in one run, asserts no wall time
 	LIGHTKEEPER_BENCH=1 $(BIN)/python -m pytest -q -s -p no:randomly tests/bench $(ARGS)
+
+fuzz: setup  ## flight-record parsers, coverage-guided: bytes and odd values, five minutes each
+	$(BIN)/python -m tests.fuzz bytes 300
+	$(BIN)/python -m tests.fuzz values 300
 
 scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults; writes docs/scoreboard.md (5 minutes)
 	LIGHTKEEPER_COMMAND="make scoreboard" $(BIN)/python -m tests.corpus.scoreboard $(ARGS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from monitor.analysis import graph as waiting
 from monitor.analysis import index as indexing
-from monitor.analysis import roots, sequences, skew, wording
+from monitor.analysis import roots, sequences, skew, slips, wording
 from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
 from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
@@ -33,6 +33,7 @@ def analyse(job: Job) -> Analysis:
     calls = calls_of(job)
     witness = Witness(job, calls)
     diverging = sequences.divergences(graph.index, calls, witness)
+    diverging = (*diverging, *slips.slips(graph, calls, diverging))
     candidates = (
         *roots.absent(graph, witness),
         *roots.inside(graph),

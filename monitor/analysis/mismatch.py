@@ -35,7 +35,7 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
         sequence=one.sequence,
         op=op,
         evidence={
-            f"{wording.ranks(job, side)}": text + (f" at {site}" if site else "")
+            wording.ranks(job, side): text + (f" at {site}" if site and site not in text else "")
             for side, text, row in zip(one.sides[:8], one.said, one.rows, strict=False)
             for site in (index.site(row),)
         },

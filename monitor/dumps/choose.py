@@ -10,7 +10,7 @@ from monitor.flight_recorder.assemble import Record
 from monitor.flight_recorder.dump import Dump
 from monitor.flight_recorder.job import Job, Problem
 from monitor.flight_recorder.ring_job import from_answers
-from monitor.flight_recorder.ring_rows import Answer
+from monitor.flight_recorder.ring_types import Answer
 from monitor.names import RankName
 
 

@@ -16,6 +16,8 @@ from monitor.flight_recorder.record import FlightRecordError
 from monitor.names import RankName, split_rank_name
 
 MAX_FILE: Final = 128 << 20
+MAX_ZIP: Final = 16 << 30
+"""Of all its members unpacked: a small zip may be made to unpack for days."""
 _ENDS: Final = (".json", ".pickle", ".pkl")
 _RANK: Final = re.compile(r"(\d{1,9})$")
 _QUORUM: Final = re.compile(r"_quorum_(\d{1,18})$")
@@ -82,47 +84,58 @@ def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:
     all that end in .json; a file that is named counts always.
     """
     sources: dict[str, Source] = {}
-    problems = []
+    problems: list[Problem] = []
     for path in paths:
-        try:
-            for source in _under(path):
-                key = os.path.realpath(source.file) + "\0" + (source.member or "")
-                sources.setdefault(key, source)
-        except (OSError, zipfile.BadZipFile, NotImplementedError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-            problems.append(Problem(str(path), reason))
+        for file, named in _files(path, problems):
+            try:
+                for source in _in_file(file, named=named):
+                    key = os.path.realpath(source.file) + "\0" + (source.member or "")
+                    sources.setdefault(key, source)
+            except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as exc:
+                problems.append(_problem(file, exc))
     return sorted(sources.values(), key=lambda source: source.path), problems
 
 
-def _under(path: Path) -> Iterator[Source]:
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        for folder, folders, names in os.walk(path):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(names):
-                yield from _inside(Path(folder, name))
-    elif not stat.S_ISREG(mode):
-        raise OSError(0, "neither a file nor a folder")
-    elif zipfile.is_zipfile(path):
+def _files(path: Path, problems: list[Problem]) -> Iterator[tuple[Path, bool]]:
+    """Files under a path, and whether the user named them."""
+    if not path.is_dir():
+        yield path, True
+        return
+    unread: list[OSError] = []
+    for folder, folders, names in os.walk(path, onerror=unread.append):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if _may_be(name) or name.endswith(".zip"):
+                yield Path(folder, name), False
+    problems += [_problem(Path(exc.filename or path), exc) for exc in unread]
+
+
+def _problem(path: Path, exc: Exception) -> Problem:
+    reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+    return Problem(str(path), reason)
+
+
+def _in_file(path: Path, *, named: bool) -> Iterator[Source]:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("neither a file nor a folder")
+    if path.suffix == ".zip" or (named and zipfile.is_zipfile(path)):
         yield from _zipped(path)
     else:
-        yield _source(str(path), str(path), path.stat().st_size, named=True)
-
-
-def _inside(path: Path) -> Iterator[Source]:
-    if path.suffix == ".zip":
-        yield from _zipped(path)
-    elif _may_be(path.name) and path.is_file():
-        yield _source(str(path), str(path), path.stat().st_size)
+        yield _source(str(path), str(path), found.st_size, named=named)
 
 
 def _zipped(path: Path) -> Iterator[Source]:
     with zipfile.ZipFile(path) as bundle:
-        for info in bundle.infolist():
-            if not info.is_dir() and _may_be(info.filename.rpartition("/")[2]):
-                yield _source(
-                    f"{path}/{info.filename}", str(path), info.file_size, member=info.filename
-                )
+        members = [
+            info
+            for info in bundle.infolist()
+            if not info.is_dir() and _may_be(info.filename.rpartition("/")[2])
+        ]
+    if sum(info.file_size for info in members) > MAX_ZIP:
+        raise ValueError(f"a zip of more than {MAX_ZIP >> 30} GiB")
+    for info in members:
+        yield _source(f"{path}/{info.filename}", str(path), info.file_size, member=info.filename)
 
 
 def _source(

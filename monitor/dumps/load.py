@@ -20,8 +20,8 @@ from monitor.flight_recorder.job import NONE, Job, RankInfo
 from monitor.flight_recorder.record import FlightRecordError
 from worker_server.wire import WireError, parse_flight_record
 
-_WORTH_PROCESSES: Final = 24 << 20
-"""Bytes; below, starting processes (0.3 s of CPU each) costs more than it saves."""
+_WORTH_A_PROCESS: Final = 12 << 20
+"""Bytes for each: about a second of reading, where starting one costs half of one."""
 _CHUNK: Final = 8
 
 
@@ -68,8 +68,8 @@ def _dated(info: RankInfo) -> RankInfo:
 def _read_all(sources: Sequence[Source], workers: int | None) -> Iterator[Read]:
     """Each source read, in order; in this process where the others cannot be started."""
     if workers is None:
-        enough = sum(source.size for source in sources) >= _WORTH_PROCESSES
-        workers = min(len(os.sched_getaffinity(0)), len(sources)) if enough else 1
+        enough = sum(source.size for source in sources) // _WORTH_A_PROCESS
+        workers = min(len(os.sched_getaffinity(0)), enough)
     done = 0
     if workers > 1:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -210,17 +211,20 @@ def _inferred(desc: str, seen: Sequence[int], expected: Sequence[int]) -> tuple[
 def _order(key: _Key) -> tuple[Any, ...]:
     number = int(key.name) if key.name.isdecimal() and len(key.name) < 19 else 1 << 62
     generation = NONE if key.generation is None else key.generation
-    return number, key.name, generation, key.members, -key.age, key.owner
+    return number, key.name, -generation, key.age, key.members, key.owner
 
 
 def _named(groups: Sequence[Group], owners: Sequence[int]) -> tuple[Group, ...]:
-    """Names that are unique in the job."""
-    used: dict[str, int] = {}
+    """Names that are unique in the job; the newest of one name keeps it."""
+    used: set[str] = set()
     named = []
     for group, owner in zip(groups, owners, strict=True):
         name = group.name or ("unnamed" if owner == NONE else f"unnamed of rank {owner}")
-        count = used[name] = used.get(name, 0) + 1
-        named.append(replace(group, name=name if count == 1 else f"{name}#{count}"))
+        if name in used and group.generation is not None:
+            name = f"{name}@{group.generation}"
+        unique = next(n for n in chain([name], (f"{name}#{k}" for k in count(2))) if n not in used)
+        used.add(unique)
+        named.append(replace(group, name=unique))
     return tuple(named)
 
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from monitor.flight_recorder.assemble import Record, assemble
 from monitor.flight_recorder.dump import Dump
 from monitor.flight_recorder.groups import LocalGroup
-from monitor.flight_recorder.job import COLUMNS, NONE, Backend, Job, Payload, Problem
-from monitor.flight_recorder.ring_rows import Answer, GroupKey, Row
+from monitor.flight_recorder.job import COLUMNS, NONE, Backend, Job, Payload, Problem, State, Status
+from monitor.flight_recorder.ring_rows import is_whole
+from monitor.flight_recorder.ring_types import Answer, GroupKey, Row
 from monitor.names import GroupName, RankName, rank_name, split_rank_name
 
 _AS_THEY_ARE: Final = (
@@ -118,7 +119,8 @@ def _groups_by_torch(answers: Sequence[Answer]) -> frozenset[tuple[str, GroupKey
         torch = {row.group for row in one.torch}
         nccl = one.dump is not None and one.dump.backend is Backend.NCCL
         more = {row.group for row in one.torch if row.record in one.alone}
-        mixed = {row.group for row in one.ring if row.p2p} if one.record.dropped else set()
+        mixed = {row.group for row in one.ring if row.p2p}
+        mixed = set() if is_whole(one.record) else mixed
         for key in {row.group for row in one.ring if not row.p2p} | torch:
             where = _where(one, key)
             ring[where] = ring.get(where, True) and key in torch
@@ -149,8 +151,9 @@ def _record(
 ) -> Record:
     identity = one.record.identity
     rows = _rows(one, by_torch)
+    status = _status(one, by_torch)
     tables = _Tables(
-        groups=tuple(dict.fromkeys(row.group for row in rows)),
+        groups=tuple(dict.fromkeys([*(row.group for row in rows), *status])),
         payloads=tuple(dict.fromkeys(_with_root(row.payload, one, ranks) for row in rows)),
         sites=tuple(dict.fromkeys(row.site for row in rows if row.site is not None)),
     )
@@ -161,10 +164,10 @@ def _record(
         dump=Dump(
             backend=Backend.RING if one.ring else backend,
             version="" if one.dump is None else one.dump.version,
-            only_active=False,
+            only_active=_only_active(one, rows),
             dropped=one.record.dropped,
             groups=tuple(_local(key, one, ranks, quorums) for key in tables.groups),
-            status={},
+            status={tables.groups.index(key): head for key, head in status.items()},
             unplaced=0,
             payloads=tables.payloads,
             sites=tables.sites,
@@ -176,7 +179,7 @@ def _record(
 
 def _rows(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Row]:
     """Each group's rows from the one record that is taken for it, in order of their calls."""
-    mine = {row.group for row in one.ring}
+    mine = {row.group for row in one.ring if not row.p2p}
     ring = [row for row in one.ring if row.p2p or _where(one, row.group) not in by_torch]
     sends = {row.group for row in one.torch if row.p2p}
     torch = [
@@ -186,6 +189,26 @@ def _rows(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Row]:
     if all(row.created_ns != NONE for row in rows):
         rows.sort(key=lambda row: row.created_ns)
     return rows
+
+
+def _status(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> dict[GroupKey, Status]:
+    """Where torch says the groups are that are counted as it counts."""
+    if one.dump is None:
+        return {}
+    mine = {row.group for row in one.ring if not row.p2p}
+    heads = {one.homes[index]: head for index, head in sorted(one.dump.status.items())}
+    return {
+        key: head for key, head in heads.items() if key not in mine or _where(one, key) in by_torch
+    }
+
+
+def _only_active(one: Answer, rows: Sequence[Row]) -> bool:
+    """Whether only unfinished calls were asked for: evident from numbers that are missing."""
+    if any(row.state is State.COMPLETED for row in rows):
+        return False
+    torch = one.dump is not None and one.dump.only_active
+    ring = bool(one.record.ring) and (one.record.ring[0].id or 0) > one.record.dropped + 1
+    return torch or ring
 
 
 def _local(

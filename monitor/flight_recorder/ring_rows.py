@@ -1,19 +1,20 @@
-"""Rows of one WorkerServer's answer: of its ring, and of torch's record within it."""
+"""Rows of one WorkerServer's answer, of its ring above all."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
-from monitor.flight_recorder import dump
+from monitor.flight_recorder import dump, ring_torch
 from monitor.flight_recorder.job import NONE, Backend, Payload, State
 from monitor.flight_recorder.ops import POINT_TO_POINT, dtype_name, op_name
 from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.ring_types import Answer, GroupKey, Row
 from monitor.flight_recorder.signature import reduce_name
-from worker_server.wire import ACROSS, FlightRecord, RingEntry
+from worker_server.wire import FlightRecord, RingEntry
 
 _COPY: Final = re.compile(r"#\d+$")
 """The ring tells groups of one description apart by the order in which that process made them."""
@@ -22,57 +23,6 @@ _LARGEST_WORLD: Final = 1 << 16
 """Ranks of one replica group; each is counted as expected."""
 _LONGEST_AGE_S: Final = 1e9
 _LARGEST: Final = 1 << 62
-
-
-class GroupKey(NamedTuple):
-    """A process group as one rank speaks of it."""
-
-    name: str
-    places: tuple[int, ...] = ()
-    """Group ranks of its members within the replica group, when known."""
-    quorum: int | None = None
-    age: int = 0
-    """How many newer ones of the same name there are, where sequence ids began again."""
-
-    @property
-    def across(self) -> bool:
-        """Whether it spans replica groups."""
-        return self.name.partition(".")[0] == ACROSS
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One collective of one rank; ranks are those of the replica group."""
-
-    group: GroupKey
-    seq: int
-    payload: Payload
-    state: State
-    op_id: int = NONE
-    record: int = NONE
-    site: str | None = None
-    p2p: bool = False
-    peer: int = NONE
-    created_ns: int = NONE
-    started_ns: int = NONE
-    completed_ns: int = NONE
-    torch_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One rank's record in both forms."""
-
-    record: FlightRecord
-    path: str = ""
-    ring: tuple[Row, ...] = ()
-    torch: tuple[Row, ...] = ()
-    """In the groups of the ring, as far as they can be told to be the same."""
-    dump: dump.Dump | None = None
-    taken_ns: int = NONE
-    problem: str | None = None
-    alone: frozenset[int] = field(default=frozenset())
-    """Record ids of torch's that no entry of the ring explains."""
 
 
 def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
@@ -92,12 +42,14 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
             problem = f"torch's part: {exc}"
     taken_ns = _taken(record.ring, found, taken_ns)
     ring = _ring_rows(record, found, taken_ns)
+    homes = () if found is None else ring_torch.homes(found, ring, record.members)
     return Answer(
         record=record,
         path=path,
         ring=ring,
-        torch=() if found is None else _torch_rows(found, ring),
+        torch=() if found is None else ring_torch.rows(found, homes, ring_torch.owners_of(ring)),
         dump=found,
+        homes=homes,
         taken_ns=taken_ns,
         problem=problem,
         alone=frozenset(record.torch_only),
@@ -135,7 +87,12 @@ def _ring_rows(record: FlightRecord, found: dump.Dump | None, taken_ns: int) -> 
     over = _over(found)
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     rows = _close_unwaited(rows, record.ring)
-    return _renumbered(rows) if record.dropped == 0 else tuple(rows)
+    return _renumbered(rows) if is_whole(record) else tuple(rows)
+
+
+def is_whole(record: FlightRecord) -> bool:
+    """Whether the ring has every call of that process: nothing forgotten, nothing left out."""
+    return all(entry.id == number for number, entry in enumerate(record.ring, 1))
 
 
 def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
@@ -238,7 +195,7 @@ def _renumbered(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Sequence ids that count collectives and point-to-point apart, as torch's do.
 
     The ring counts both together, so that members with other sends would seem out of step. Needs
-    a ring that has forgotten nothing.
+    a whole ring.
     """
     counts: Counter[tuple[GroupKey, bool]] = Counter()
     mixed = {row.group for row in rows if row.p2p}
@@ -250,62 +207,3 @@ def _renumbered(rows: Iterable[Row]) -> tuple[Row, ...]:
         else:
             renumbered.append(row)
     return tuple(renumbered)
-
-
-def _torch_rows(found: dump.Dump, ring: Iterable[Row]) -> tuple[Row, ...]:
-    """Torch's rows in the ring's groups, with what only the ring knows of them."""
-    owners = {number: row for row in ring for number in row.torch_ids}
-    names = _homes(found, owners)
-    columns = {name: column.tolist() for name, column in found.columns.items()}
-    rows = []
-    for at, record in enumerate(columns["record"]):
-        own, site = owners.get(record), columns["site"][at]
-        payload = found.payloads[columns["payload"][at]]
-        if own is not None:
-            payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
-        state = State(columns["state"][at])
-        if own is not None and (own.state is State.FAILED or state is State.UNKNOWN):
-            state = own.state
-        rows.append(
-            Row(
-                group=names[columns["group"][at]],
-                seq=columns["seq"][at],
-                payload=payload,
-                state=state,
-                op_id=columns["op_id"][at],
-                record=record,
-                site=own.site if own is not None else found.sites[site] if site != NONE else None,
-                p2p=columns["p2p"][at],
-                peer=_place(columns["peer"][at], found, columns["group"][at]),
-                created_ns=columns["created_ns"][at],
-                started_ns=columns["started_ns"][at],
-                completed_ns=columns["completed_ns"][at],
-                torch_ids=(record,),
-            )
-        )
-    return tuple(rows)
-
-
-def _place(peer: int, found: dump.Dump, group: int) -> int:
-    """A rank of the group as one of the replica group."""
-    members = found.groups[group].members
-    return members[peer] if peer != NONE and peer < len(members) else NONE
-
-
-def _homes(found: dump.Dump, owners: Mapping[int, Row]) -> list[GroupKey]:
-    """For each group of torch's the ring's: the one that most of its matched entries are in."""
-    votes: dict[int, Counter[GroupKey]] = {}
-    columns = found.columns
-    pairs = zip(columns["record"].tolist(), columns["group"].tolist(), strict=True)
-    for record, group in pairs:
-        if record in owners:
-            votes.setdefault(group, Counter())[owners[record].group] += 1
-    homes = []
-    for index, group in enumerate(found.groups):
-        if index in votes:
-            homes.append(max(votes[index].items(), key=lambda vote: (vote[1], vote[0].name))[0])
-        else:
-            world = group.desc == "default_pg"
-            name = "default" if world else group.desc or group.name or f"unnamed {group.pg_id}"
-            homes.append(GroupKey(name, group.members, group.generation, group.age))
-    return homes

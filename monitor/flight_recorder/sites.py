@@ -7,7 +7,10 @@ from typing import Any, Final
 from monitor.flight_recorder.job import NONE
 from monitor.flight_recorder.record import FlightRecordError
 
-_FOREIGN: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/torch/", "/torchft/")
+_FOREIGN: Final = (
+    "/site-packages/", "/dist-packages/", "/lib/python", "/torch/", "/torchft/",
+    "/worker_server/",  # an attached rank's calls pass through our own wrappers
+)  # fmt: skip
 _NAMELESS: Final = ("", "<", "??")
 
 

@@ -43,9 +43,7 @@ def pending(record=0, seq=1, **changes):
 
 def send(record, seq, name="nccl:send 0->1", **changes):
     """An unfinished send or receive."""
-    return pending(
-        record, 0, p2p_seq_id=seq, is_p2p=True, profiling_name=name, **changes
-    )
+    return pending(record, 0, p2p_seq_id=seq, is_p2p=True, profiling_name=name, **changes)
 
 
 def config(**groups):

@@ -143,7 +143,7 @@ def test_statuses_that_nobody_can_place_are_said_once() -> None:
         entry(0, 1), pg_config=config(**WORLD, a=("", (0, 1)), b=("", (0, 2))),
         pg_status=status(p0=(1, 1, 1), p3=(1, 1, 1)),
     )  # fmt: skip
-    found = job({rank: value for rank in range(3)})
+    found = job(dict.fromkeys(range(3), value))
     assert [problem.reason for problem in found.problems] == [
         "pg_status of groups without entries cannot be given to a group (ranks 0, 1, 2)"
     ]
@@ -156,7 +156,7 @@ def test_the_order_in_which_records_come_changes_nothing(order) -> None:
         rank: nccl(
             entry(rank, 1),
             pending(rank + 1, 1, pg_id=rank, process_group=(str(5 + rank // 2), "TP")),
-            pg_config=config(**WORLD, **{str(5 + rank // 2): ("TP", (rank // 2 * 2, rank // 2 * 2 + 1))}),
+            pg_config=config(**WORLD, **{str(5 + rank // 2): ("TP", (rank & 2, rank | 1))}),
         )
         for rank in range(4)
     }

@@ -1,11 +1,13 @@
 """From files, folders and zips to a job; one bad file spoils its rank only."""
 
 import json
+import os
 import zipfile
 
 import pytest
 
-from monitor.dumps import choose, files, load as loading
+from monitor.dumps import choose, files
+from monitor.dumps import load as loading
 from monitor.dumps.load import load
 from tests.monitor.flight_recorder.answers import answer, call
 from tests.monitor.flight_recorder.dumps import as_json, as_pickle, entry, gloo, nccl
@@ -95,8 +97,23 @@ def test_a_path_that_is_not_there_is_a_problem(tmp_path) -> None:
 
 
 def test_a_zip_that_is_none_is_a_problem(tmp_path) -> None:
-    write(tmp_path, b__zip=b"PK\x05\x06 not")
-    assert len(load([tmp_path]).problems) == 1
+    write(tmp_path, b__zip=b"PK\x05\x06 not", d_0=nccl(entry()))
+    found = load([tmp_path])
+    assert reasons(found) == [("b.zip", "File is not a zip file", None)]
+    assert ranks(found) == (0,)
+
+
+def test_a_zip_that_would_unpack_for_days_is_a_problem(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "MAX_ZIP", 1000)
+    with zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as bundle:
+        bundle.writestr("d_0", b"\0" * 10_000)
+    assert reasons(load([tmp_path])) == [("b.zip", "a zip of more than 0 GiB", None)]
+
+
+def test_what_is_no_file_is_a_problem(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe_0")
+    found = load([tmp_path / "pipe_0"])
+    assert reasons(found) == [("pipe_0", "neither a file nor a folder", None)]
 
 
 def test_a_file_larger_than_any_record_is_a_problem(tmp_path, monkeypatch) -> None:
@@ -114,8 +131,9 @@ def test_of_two_records_of_a_rank_the_one_that_speaks_of_later_moments_counts(tm
 
 
 def test_of_torchfts_quorums_the_newest_counts(tmp_path) -> None:
-    nameless = nccl(entry(0, 1, process_group=("", ""), pg_id=3),
-                    pg_config={"": {"name": "", "desc": "", "ranks": "[0, 2]"}}, pg_status={})  # fmt: skip
+    groups = {"": {"name": "", "desc": "", "ranks": "[0, 2]"}}
+    row = entry(0, 1, process_group=("", ""), pg_id=3)
+    nameless = nccl(row, pg_config=groups, pg_status={})
     for quorum, folder in ((4, "fr_quorum_4"), (11, "fr_quorum_11")):
         members = (0, 2) if quorum == 11 else (0, 2, 4)
         write(tmp_path / folder, **{str(rank): nameless for rank in members})

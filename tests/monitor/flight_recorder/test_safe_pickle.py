@@ -1,5 +1,6 @@
 """A pickle is opened when it holds plain values and refused before it runs when it does not."""
 
+import contextlib
 import os
 import pickle
 import time
@@ -122,19 +123,15 @@ def test_a_changed_byte_is_read_or_refused(data) -> None:
     whole = bytearray(as_pickle(nccl(entry(0, 1)), data.draw(st.sampled_from([2, 4]))))
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     begun = time.process_time()
-    try:
+    with contextlib.suppress(FlightRecordError):
         safe_pickle.loads(bytes(whole))
-    except FlightRecordError:
-        pass
     assert time.process_time() - begun < 5
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(noise) -> None:
-    try:
+    with contextlib.suppress(FlightRecordError):
         safe_pickle.loads(b"\x80\x02" + noise)
-    except FlightRecordError:
-        pass
 
 
 def test_a_text_that_is_longer_than_a_block_is_whole() -> None:

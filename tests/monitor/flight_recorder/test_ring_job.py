@@ -1,0 +1,225 @@
+"""WorkerServers' answers become one job: the ring, torch's record, or each where it knows more."""
+
+import pytest
+
+from monitor.flight_recorder import ring_rows
+from monitor.flight_recorder.job import Backend, State, Status
+from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.ring_job import from_answers
+from monitor.names import RankName
+from tests.monitor.flight_recorder.answers import answer, call
+from tests.monitor.flight_recorder.dumps import (
+    CREATED,
+    config,
+    entry,
+    gloo,
+    nccl,
+    pending,
+    status,
+)
+from worker_server.wire import parse_flight_record
+
+
+def job(*answers, **options):
+    return from_answers([ring_rows.read(parse_flight_record(one)) for one in answers], **options)
+
+
+def rows(found, *names):
+    columns = [found.columns[name].tolist() for name in names]
+    return list(zip(*columns, strict=True))
+
+
+def states(found):
+    return [State(state).name.lower() for state in found.columns["state"]]
+
+
+INSIDE = {"exit_age_s": None}
+
+
+def test_ranks_are_numbered_by_replica_group_and_group_rank() -> None:
+    found = job(
+        answer(call(), group="rg_1", rank=1), answer(call(), group="rg_0"),
+        expected=[RankName("rg_2.0")],
+    )  # fmt: skip
+    assert dict(found.names) == {
+        0: "rg_0.0", 1: "rg_0.1", 2: "rg_1.0", 3: "rg_1.1", 4: "rg_2.0",
+    }  # fmt: skip
+    assert tuple(found.ranks) == (0, 3)
+    assert found.silent == (1, 2, 4)
+    assert found.hosts[3] == "host-rg_1"
+    assert found.ranks[0].backend is Backend.RING
+
+
+def test_each_replica_group_has_groups_of_its_own() -> None:
+    found = job(answer(call(), group="rg_0"), answer(call(), group="rg_1"))
+    assert {group.name: group.members for group in found.groups} == {
+        "rg_0/default": (0, 1), "rg_1/default": (2, 3),
+    }  # fmt: skip
+    assert not any(group.inferred for group in found.groups)
+
+
+def test_the_ring_tells_exits_errors_and_who_is_inside() -> None:
+    found = job(answer(call(1, 1), call(2, 2, error="boom"), call(3, 3, **INSIDE), torch=None))
+    assert states(found) == ["completed", "failed", "unknown"]
+    payload = found.payloads[0]
+    assert (payload.op, payload.reduce_op, payload.dtypes_in) == ("all_reduce", "sum", ("float32",))
+    assert found.sites == ("train.py:12",)
+
+
+def test_a_dead_rank_is_known_to_be_dead() -> None:
+    found = job(answer(call(), alive=False), answer(call(), rank=1))
+    assert [info.alive for info in found.ranks.values()] == [False, True]
+
+
+def test_roots_and_peers_are_global_ranks() -> None:
+    found = job(
+        answer(call(1, 1, op="broadcast", root=1), call(2, 2, op="irecv", root=0), rank=1),
+        answer(call(1, 1, op="broadcast", root=1), group="rg_1"),
+    )
+    assert [payload.root for payload in found.payloads] == [1, None, 3]
+    assert rows(found, "rank", "p2p", "peer") == [(1, False, -1), (1, True, 0), (2, False, -1)]
+    assert found.payloads[1].op == "recv"
+
+
+def test_sends_do_not_put_the_members_collectives_out_of_step() -> None:
+    found = job(
+        answer(call(1, 1), call(2, 2, op="send", root=1), call(3, 3)),
+        answer(call(1, 1), call(2, 2), rank=1),
+    )
+    assert rows(found, "rank", "p2p", "seq") == [
+        (0, False, 1), (0, True, 1), (0, False, 2), (1, False, 1), (1, False, 2),
+    ]  # fmt: skip
+
+
+def test_torch_numbers_a_ring_that_has_forgotten_how_many_sends_there_were() -> None:
+    found = job(
+        answer(
+            call(7, 7, torch_ids=[5]), call(8, 8, op="send", root=1), dropped=6,
+            torch=gloo(entry(4, 4), entry(5, 5)),
+        ),
+        answer(call(1, 4, torch_ids=[3]), call(2, 5, torch_ids=[4]), rank=1,
+               torch=gloo(entry(3, 4), entry(4, 5))),
+    )  # fmt: skip
+    collectives = [row[:2] for row in rows(found, "rank", "seq", "p2p") if not row[2]]
+    assert collectives == [(0, 4), (0, 5), (1, 4), (1, 5)]
+
+
+def test_on_gloo_the_ring_is_taken_where_it_has_everything() -> None:
+    found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1], **INSIDE),
+                       torch=gloo(entry(0, 1), pending(1, 2))))  # fmt: skip
+    assert states(found) == ["completed", "unknown"]
+    assert rows(found, "record") == [(1,), (2,)]
+
+
+def test_what_ddps_reducer_does_is_torchs_to_tell_and_the_ring_adds_sites_and_roots() -> None:
+    ring = (call(1, 1, op="broadcast", root=0, torch_ids=[0]),)
+    torch = gloo(entry(0, 1, profiling_name="nccl:broadcast"), entry(1, 2), pending(2, 3))
+    whole = answer(*ring, torch=torch, torch_only=[1, 2])
+    found = job(whole, answer(*ring, rank=1, torch=torch, torch_only=[1, 2]))
+    assert rows(found, "rank", "seq") == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert states(found)[:3] == ["completed", "completed", "unknown"]
+    assert found.payloads[0].root == 0
+    assert found.sites == ("train.py:12",)
+
+
+def test_a_group_is_counted_by_torch_on_all_ranks_or_on_none() -> None:
+    torch = gloo(entry(0, 1), entry(1, 2))
+    found = job(
+        answer(call(1, 1, torch_ids=[0]), torch=torch, torch_only=[1]),
+        answer(call(1, 1), rank=1, torch=None),
+    )
+    assert rows(found, "rank", "seq") == [(0, 1), (1, 1)]
+
+
+def test_with_nccl_states_and_statuses_are_torchs() -> None:
+    torch = nccl(
+        entry(0, 1), pending(1, 2), pg_config=config(**{"0": ("default_pg", range(2))}),
+        pg_status=status(p0=(2, 1, 1)),
+    )  # fmt: skip
+    found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1]), torch=torch))
+    assert states(found) == ["completed", "scheduled"]
+    assert found.ranks[0].status == {0: Status(2, 1, 1)}
+
+
+def test_torchfts_groups_are_of_a_quorum_and_a_group_rank() -> None:
+    def one(group, rank, quorum):
+        calls = [call(n, 4, group="torchft", quorum=n) for n in range(4, quorum + 1)]
+        return answer(*calls, group=group, rank=rank, torch=None)
+
+    found = job(one("rg_0", 0, 5), one("rg_0", 1, 5), one("rg_1", 0, 5), one("rg_2", 0, 4))
+    seen = {(group.name, group.generation): group.members for group in found.groups}
+    assert seen == {
+        ("torchft/0", 5): (0, 2),
+        ("torchft/0@4", 4): (0, 2, 4),
+        ("torchft/1", 5): (1, 3),
+        ("torchft/1@4", 4): (1, 3, 5),
+    }
+    assert all(group.inferred for group in found.groups)
+
+
+def test_the_rank_beside_one_that_was_in_the_quorum_was_in_it_too() -> None:
+    found = job(
+        answer(call(1, 1, group="torchft", quorum=5), group="rg_0", torch=None),
+        answer(call(1, 1, group="torchft", quorum=5), group="rg_1", rank=1, torch=None),
+    )
+    assert [group.members for group in found.groups] == [(0, 2), (1, 3)]
+
+
+def test_sequences_that_begin_again_are_of_another_group() -> None:
+    found = job(answer(call(1, 1), call(2, 2), call(3, 1, **INSIDE), torch=None))
+    first, second, third = found.columns["group"].tolist()
+    assert first == second != third
+
+
+def test_a_work_that_nobody_waited_for_is_over_when_a_later_one_is() -> None:
+    found = job(answer(call(1, 1, is_async=True, **INSIDE), call(2, 2),
+                       call(3, 3, is_async=True, **INSIDE), torch=None))  # fmt: skip
+    assert states(found) == ["completed", "completed", "unknown"]
+
+
+def test_torchs_retired_entry_ends_a_work_that_nobody_waited_for() -> None:
+    found = job(answer(call(1, 1, is_async=True, torch_ids=[0], **INSIDE), torch=gloo(entry(0, 1))))
+    assert states(found) == ["completed"]
+
+
+def test_torchs_stamps_tell_when_the_ages_begin() -> None:
+    found = job(answer(call(1, 1, enter_age_s=2.0, exit_age_s=1.5, torch_ids=[0]),
+                       torch=gloo(entry(0, 1))))  # fmt: skip
+    assert found.ranks[0].taken_ns == CREATED + 2_000_000_000
+    assert rows(found, "created_ns", "completed_ns") == [(CREATED, CREATED + 500_000_000)]
+
+
+def test_without_any_stamp_the_times_are_unknown_unless_the_caller_knows() -> None:
+    record = parse_flight_record(answer(call(1, 1, enter_age_s=2.0), torch=None))
+    found = from_answers([ring_rows.read(record)])
+    assert found.columns["created_ns"].tolist() == [-1]
+    found = from_answers([ring_rows.read(record, taken_ns=CREATED)])
+    assert found.columns["created_ns"].tolist() == [CREATED - 2_000_000_000]
+
+
+def test_torchs_part_that_cannot_be_read_is_a_problem_and_the_ring_counts() -> None:
+    found = job(answer(call(), torch={"version": "2.10", "entries": 7}))
+    assert len(found) == 1
+    assert [problem.reason for problem in found.problems] == [
+        "torch's part: entries are a list, not a int"
+    ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [call(seq=-1), call(seq=1 << 63), call(id=1 << 64), call(enter_age_s=1e300)],
+    ids=["negative sequence", "sequence", "id", "age"],
+)
+def test_numbers_that_no_program_has_raise_the_one_error(odd) -> None:
+    with pytest.raises(FlightRecordError):
+        job(answer(odd))
+
+
+def test_a_world_without_end_raises_the_one_error() -> None:
+    with pytest.raises(FlightRecordError, match="a world of"):
+        job(answer(call(), size=1 << 40, members={}))
+
+
+def test_an_answer_of_unfinished_calls_only_is_told_by_its_numbers() -> None:
+    found = job(answer(call(7, 3, **INSIDE), call(9, 4, **INSIDE), torch=None))
+    assert found.ranks[0].only_active
