@@ -199,7 +199,9 @@ class _Builder:
             may |= allowed
             kinds |= ACCEPTED[kind]
         seen = (must | may) - evidence.silent
-        alone = not must - evidence.silent and evidence.only_missing(evidence.silent)
+        differing = any(evidence.stands_out(rank) != "no" for rank in seen)
+        shown = bool(must - evidence.silent) or differing
+        alone = not shown and evidence.only_missing(evidence.silent)
         if seen and not alone:
             # Who is seen at fault may be what the silent one waits for too: nobody knows.
             may |= must & evidence.silent
