@@ -7,14 +7,16 @@ from dataclasses import replace
 
 from monitor.analysis import graph as waiting
 from monitor.analysis import index as indexing
-from monitor.analysis import roots, sequences, skew, slips, wording
+from monitor.analysis import sequences, skew, slips, wording
+from monitor.analysis.absent import absent
+from monitor.analysis.behind import inside
 from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
 from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.analysis.graph import Graph
 from monitor.analysis.lost import moved
 from monitor.analysis.mismatch import mismatch
-from monitor.analysis.roots import Root
+from monitor.analysis.root import Root
 from monitor.analysis.sequences import Divergence
 from monitor.analysis.silent import silent
 from monitor.analysis.witness import Witness
@@ -35,8 +37,8 @@ def analyse(job: Job) -> Analysis:
     diverging = sequences.divergences(graph.index, calls, witness)
     diverging = (*diverging, *slips.slips(graph, calls, diverging))
     candidates = (
-        *roots.absent(graph, witness),
-        *roots.inside(graph),
+        *absent(graph, witness),
+        *inside(graph),
         *cycles(graph, witness),
     )
     found = [

@@ -62,7 +62,10 @@ def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
     """The distinct signatures, and by row which of them; -1 of transfers."""
     sizes = np.array([len(group.members) for group in job.groups], dtype=np.int64)
     columns = job.columns
-    keys = columns["payload"].astype(np.int64) * (int(sizes.max(initial=0)) + 1) + sizes[columns["group"]]
+    keys = (
+        columns["payload"].astype(np.int64) * (int(sizes.max(initial=0)) + 1)
+        + sizes[columns["group"]]
+    )
     distinct, inverse = np.unique(keys, return_inverse=True)
     numbers: dict[Signature, int] = {}
     by_key = []

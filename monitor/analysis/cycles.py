@@ -16,7 +16,7 @@ from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
 from monitor.analysis.graph import Graph, Stuck
 from monitor.analysis.habit import Habit
-from monitor.analysis.roots import Root
+from monitor.analysis.root import Root
 from monitor.analysis.witness import Witness
 
 _MOST = 64

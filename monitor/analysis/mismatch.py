@@ -50,7 +50,7 @@ def _end(graph: Graph, one: Divergence) -> str:
                 f"from there on {who} did what the others do one call later, so it skipped a call."
             )
         case Fault.EXTRA:
-            return f"from there on {who} did what the others do one call sooner, so it made one too many."
+            return f"from there on {who} did what the others do one call sooner: one call too many."
         case _ if not one.culprits:
             return "the records cannot tell which of them is wrong."
         case Fault.SILENT_MISMATCH:

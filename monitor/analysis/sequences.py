@@ -1,11 +1,10 @@
 """Where the members of a group stop doing the same thing, and who of them differs.
 
 Theory of operation. All members must give the same signature to the same sequence of a group
-(ALGORITHMS.md section 4). Signatures are compared as numbers, for all entries at once; the parts
-of a coalesced operation share a sequence, so a rank's signature at a sequence is the sum of
-theirs. A strict majority of those who joined makes the rest the culprits; without one nobody is
-accused, unless the past of the ranks tells which side calls something new. If a culprit's sequence fits the others' again when moved by one, it skipped or added a
-collective, and the size or op at which it shows is only the consequence.
+(ALGORITHMS.md section 4). A strict majority of the group makes the rest the culprits; without one
+nobody is accused, unless the past of the ranks tells which side calls something new. If a culprit's
+calls fit the others' again when moved by one, it skipped or added a collective, and the size or op
+at which it shows is only the consequence.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
 from monitor.analysis.graph import Graph
-from monitor.analysis.roots import Root
+from monitor.analysis.root import Root
 
 _FEW = 4
 """Accused are at most one in so many. Lower: a job of which half the records were lost accuses

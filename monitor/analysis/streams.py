@@ -1,0 +1,127 @@
+"""Which entries are unfinished, and where each stream is stuck. Vectorised over all entries.
+
+Theory of operation. A stream is one communicator of one rank: collectives of a group, or the
+transfers between two ranks in it. Within a stream the GPU works in order, across streams it does
+not, and the CPU runs ahead of both. So a stream is stuck in its first unfinished entry (its head),
+and a rank is stuck in the first head in the order in which it called them (its front).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.flight_recorder.job import NONE, Backend, Job, State
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def live(job: Job) -> Bools:
+    """Unfinished rows, and failed ones after which the rank finished nothing in that group.
+
+    A rank that got over a failure is not stuck in it.
+    """
+    state = job.columns["state"]
+    unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
+    unfinished &= ~_counted_out(job)
+    failed = np.flatnonzero(state == State.FAILED)
+    if len(failed):
+        done = np.flatnonzero(state == State.COMPLETED)
+        last = dict(zip(pairs(job, done).tolist(), done.tolist(), strict=True))
+        keys = pairs(job, failed).tolist()
+        unfinished[
+            [r for r, k in zip(failed.tolist(), keys, strict=True) if r > last.get(k, -1)]
+        ] = 1
+    return np.asarray(unfinished, dtype=np.bool_)
+
+
+def _counted_out(job: Job) -> Bools:
+    """Transfers that are over by their group's counter.
+
+    NCCL's parts of a batch never finish in a record, and of a finished batch a partial one keeps
+    nothing else. In a group of two all transfers are one stream, which works in order.
+    """
+    columns = job.columns
+    over = np.zeros(len(job), dtype=np.bool_)
+    pairs = [number for number, group in enumerate(job.groups) if len(group.members) == 2]
+    chosen = np.flatnonzero(columns["p2p"] & np.isin(columns["group"], pairs))
+    for row in chosen.tolist():
+        info = job.ranks[int(columns["rank"][row])]
+        status = info.status.get(int(columns["group"][row]))
+        if status is not None and info.only_active and info.backend is Backend.NCCL:
+            over[row] = columns["seq"][row] <= status.completed
+    return over
+
+
+def generations(job: Job) -> tuple[frozenset[int], Bools]:
+    """Groups that were left behind, and by row whether its rank had not left its group.
+
+    With every quorum TorchFT makes a group anew and its sequence starts again; entries of the old
+    one stay in the record for ever, whatever became of them.
+    """
+    generation = np.array([NONE if g.generation is None else g.generation for g in job.groups])
+    current = np.ones(len(job), dtype=np.bool_)
+    if not len(job) or not (generation != NONE).any():
+        return frozenset(), current
+    rank, own = job.columns["rank"], generation[job.columns["group"]]
+    newest = np.full(int(rank.max()) + 1, NONE)
+    np.maximum.at(newest, rank, own)
+    current = (own == NONE) | (own == newest[rank])
+    latest = int(generation.max())
+    return frozenset(np.flatnonzero((generation != NONE) & (generation < latest)).tolist()), current
+
+
+def collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> row of its lowest unfinished sequence."""
+    rows = np.flatnonzero(chosen)
+    keys = pairs(job, rows)
+    order = np.lexsort((rows, job.columns["seq"][rows], keys))
+    keys, rows = keys[order], rows[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return {
+        divmod(int(key), len(job.groups)): int(row)
+        for key, row in zip(keys[starts], rows[starts], strict=True)
+    }
+
+
+def transfer_heads(job: Job, chosen: Bools) -> list[int]:
+    """Rows of the first unfinished send and the first unfinished recv of each pair and group."""
+    found: dict[tuple[int, int, int, str], int] = {}
+    columns = job.columns
+    for row in np.flatnonzero(chosen).tolist():
+        op = job.payloads[int(columns["payload"][row])].op
+        key = (int(columns["rank"][row]), int(columns["group"][row]), int(columns["peer"][row]), op)
+        found.setdefault(key, row)
+    return list(found.values())
+
+
+def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
+    """The first head, with the other parts of a coalesced transfer that it belongs to."""
+    columns, first = job.columns, heads[0]
+    if not columns["p2p"][first] or columns["op_id"][first] == NONE:
+        return (first,)
+    same = ("group", "op_id", "p2p")
+    return tuple(r for r in heads if all(columns[c][r] == columns[c][first] for c in same))
+
+
+def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> highest sequence among the chosen rows."""
+    rows = np.flatnonzero(chosen)
+    keys = pairs(job, rows)
+    order = np.argsort(keys, kind="stable")
+    keys, seqs = keys[order], job.columns["seq"][rows[order]]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    highest = np.maximum.reduceat(seqs, starts) if len(starts) else seqs
+    return {
+        divmod(int(key), len(job.groups)): int(seq)
+        for key, seq in zip(keys[starts], highest, strict=True)
+    }
+
+
+def pairs(job: Job, rows: NDArray[Any]) -> Ints:
+    """(rank, group) of each row, as one number."""
+    rank = job.columns["rank"][rows].astype(np.int64)
+    return np.asarray(rank * len(job.groups) + job.columns["group"][rows], dtype=np.int64)
