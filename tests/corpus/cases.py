@@ -199,9 +199,11 @@ class _Builder:
             may |= allowed
             kinds |= ACCEPTED[kind]
         seen = (must | may) - evidence.silent
-        guilty_silent = must & evidence.silent
-        if seen and not (guilty_silent and evidence.only_missing(evidence.silent)):
-            # Those who are seen explain the waiting; of the silent one nothing is known.
+        differing = any(evidence.stands_out(rank) != "no" for rank in seen)
+        shown = bool(must - evidence.silent) or differing
+        alone = not shown and evidence.only_missing(evidence.silent)
+        if seen and not alone:
+            # Who is seen at fault may be what the silent one waits for too: nobody knows.
             may |= must & evidence.silent
             must -= evidence.silent
         if evidence.silent and not must:

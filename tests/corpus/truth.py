@@ -114,13 +114,29 @@ class Evidence:
 
     def behind(self, rank: int) -> bool:
         """Whether its record shows unfinished what a peer's shows completed."""
-        for rows in self.by_key.values():
-            mine = rows.get(rank)
-            if mine is None or mine.part or self.finished(rank, mine):
+        mine = self.first_unfinished(rank)
+        for other in self.writers:
+            if other == rank:
                 continue
-            if any(self.finished(r, e) for r, e in rows.items() if r != rank):
-                return True
+            theirs = self.first_unfinished(other)
+            for team, seq in mine.items():
+                called = self.last_called(other, team)
+                if seq < theirs.get(team, called + 1):
+                    return True
         return False
+
+    def first_unfinished(self, rank: int) -> dict[int, int]:
+        """By group, of collectives."""
+        found: dict[int, int] = {}
+        for entry in self.writers[rank].entries:
+            if not entry.call.p2p and not self.finished(rank, entry):
+                found.setdefault(entry.call.team, entry.collective_seq)
+        return found
+
+    def last_called(self, rank: int, team: int) -> int:
+        entries = self.writers[rank].entries
+        seqs = [e.collective_seq for e in entries if e.call.team == team and not e.call.p2p]
+        return max(seqs, default=0)
 
     def not_started(self, rank: int) -> bool:
         """Whether it is scheduled in what it is stuck in first, and a peer has started that."""
@@ -247,6 +263,10 @@ def _half(fault: Fault, rank: int, evidence: Evidence) -> str:
     return "" if evidence.how.only_active else "may"
 
 
+def _other_root(fault: Fault, rank: int, evidence: Evidence) -> str:
+    return "may" if evidence.behind(rank) else ""
+
+
 def _only_history(fault: Fault, rank: int, evidence: Evidence) -> str:
     return "may"
 
@@ -259,6 +279,7 @@ _RULES = {
     "wrong_size": _different,
     "wrong_op": _different,
     "wrong_dtype": _different,
+    "wrong_root": _other_root,
     "silent_dtype": _silently_different,
     "skipped": _shifted,
     "extra": _shifted,
@@ -269,4 +290,4 @@ _RULES = {
     "send_left_out": _only_history,
     "transfer_order": _only_history,
 }
-"""Not here: link faults, wrong roots and timeouts, which no record of NCCL pins on a rank."""
+"""Not here: failed links and timeouts, which no record of NCCL pins on a rank."""
