@@ -56,7 +56,7 @@ def analyse(job: Job) -> Analysis:
     return Analysis(
         findings=_sorted(findings),
         waits=tuple(_waits(graph)),
-        notes=tuple(_notes(graph, skewed=len(still) < len(found))),
+        notes=tuple(_notes(graph, skewed=len(still) < len(found), found=bool(findings))),
     )
 
 
@@ -121,8 +121,13 @@ def _waits(graph: Graph) -> Iterable[Wait]:
         )
 
 
-def _notes(graph: Graph, *, skewed: bool) -> Iterable[str]:
+def _notes(graph: Graph, *, skewed: bool, found: bool) -> Iterable[str]:
     job = graph.index.job
+    if found and any(info.taken_ns == NONE for info in job.ranks.values()):
+        yield (
+            "Nobody says when the records were taken: those of a job that still runs, a call apart, "
+            "can look like a hang."
+        )
     if job.silent:
         yield f"No record of {wording.ranks(job, job.silent)}."
     wrapped = [rank for rank, info in job.ranks.items() if info.dropped]
