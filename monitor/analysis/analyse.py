@@ -125,8 +125,8 @@ def _notes(graph: Graph, *, skewed: bool, found: bool) -> Iterable[str]:
     job = graph.index.job
     if found and any(info.taken_ns == NONE for info in job.ranks.values()):
         yield (
-            "Nobody says when the records were taken: those of a job that still runs, a call apart, "
-            "can look like a hang."
+            "Nobody says when the records were taken: those of a job that still runs, "
+            "a call apart, can look like a hang."
         )
     if job.silent:
         yield f"No record of {wording.ranks(job, job.silent)}."
