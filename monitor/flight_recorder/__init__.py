@@ -1,7 +1,7 @@
 """Flight records in one normal form. The only code that knows PyTorch's own keys.
 
 Belongs here: torch's formats, the WorkerServer's collective ring, the frozen types that
-detectors read. No `eval`, no pickle.
+detectors and the analysis read. No `eval`; a pickle is opened by `safe_pickle` and nothing else.
 """
 
 from monitor.flight_recorder.record import (

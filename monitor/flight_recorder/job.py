@@ -87,7 +87,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a rank's record says of one group beside its entries (torch's `pg_status`)."""
+    """What a rank's record says of one group beside its entries (torch's `pg_status`).
+
+    NCCL writes the number of whatever came last: in a group with sends it may be a p2p_seq_id.
+    """
 
     enqueued: int = NONE
     started: int = NONE
