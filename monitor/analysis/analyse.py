@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from monitor.analysis import graph as waiting
 from monitor.analysis import index as indexing
-from monitor.analysis import sequences, skew, slips, wording
+from monitor.analysis import sequences, skew, slips, wholes, wording
 from monitor.analysis.absent import absent
 from monitor.analysis.behind import inside
 from monitor.analysis.calls import calls_of
@@ -36,6 +36,7 @@ def analyse(job: Job) -> Analysis:
     witness = Witness(job, calls)
     diverging = sequences.divergences(graph.index, calls, witness)
     diverging = (*diverging, *slips.slips(graph, calls, diverging))
+    diverging = (*diverging, *wholes.wholes(graph, calls, diverging))
     candidates = (
         *absent(graph, witness),
         *inside(graph),
@@ -50,7 +51,11 @@ def analyse(job: Job) -> Analysis:
     culprits |= {rank for one in diverging for rank in one.culprits}
     still = [root for root in found if skew.settled(graph, root.scene, culprits)]
     if not still and not any(one.live for one in diverging):
-        still += [root for root in silent(graph) if skew.settled(graph, root.scene, ())]
+        still += [
+            root
+            for root in silent(graph)
+            if skew.settled(graph, root.scene, ()) and not skew.young(graph, root.scene)
+        ]
     findings = [mismatch(graph, one) for one in diverging] + [root.finding for root in still]
     return Analysis(
         findings=_sorted(findings),

@@ -31,7 +31,10 @@ _CLOCKS_NS = 10_000_000_000
 
 
 def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
-    """Whether what is seen around these collectives can be one moment, but for the culprits."""
+    """Whether what is seen around these collectives can be one moment, but for the culprits.
+
+    A culprit may have lost track of its GPU; it may not have moved, for then it did come.
+    """
     restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for one in scene for rank in (*one.joined, *one.absent)}
     return not (restless & around)

@@ -39,7 +39,7 @@ class Captures:
                 path.write_bytes(bundle.read(name))
                 with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as inner:
                     inner.extractall(path.with_suffix(""))
-            for case in truths():
+            for case in {name.partition("/")[0] for name in bundle.namelist()}:
                 _date(folder / case, json.loads(bundle.read(f"{case}/dates.json")))
         return cls(folder)
 
