@@ -32,7 +32,8 @@ def inside(graph: Graph) -> Iterable[Root]:
         if graph.unbegun.intersection(one.front):
             continue
         if one.transfer is not None:
-            yield _transfer(graph, one)
+            if _lasting(graph, one):
+                yield _transfer(graph, one)
         elif not one.done:
             yield from _all_in(graph, one)
         elif len(one.front) == 1 and len(one.done) > 1 and _lasting(graph, one):

@@ -6,7 +6,7 @@ share a sequence, so what a rank gave there is the sum of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -45,6 +45,19 @@ class Calls:
         mine = low + np.flatnonzero(self.rank[low:high] == rank)
         sequences, given = self.sequence[mine].tolist(), self.given[mine].tolist()
         return dict(zip(sequences, given, strict=True))
+
+    def common(self, group: int, ranks: Sequence[int], first: int, last: int) -> dict[int, int]:
+        """Sequence -> what all of the ranks gave that called it, from first to last."""
+        begin, end = self.place[group]
+        low = begin + int(np.searchsorted(self.sequence[begin:end], first))
+        high = begin + int(np.searchsorted(self.sequence[begin:end], last, side="right"))
+        theirs = low + np.flatnonzero(np.isin(self.rank[low:high], ranks))
+        given: dict[int, set[int]] = {}
+        for sequence, one in zip(
+            self.sequence[theirs].tolist(), self.given[theirs].tolist(), strict=True
+        ):
+            given.setdefault(sequence, set()).add(one)
+        return {sequence: one.pop() for sequence, one in given.items() if len(one) == 1}
 
 
 def past(job: Job, calls: Calls, row: int) -> list[Hashable]:

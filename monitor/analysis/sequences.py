@@ -25,6 +25,8 @@ from monitor.flight_recorder.semantics import silent
 
 _WINDOW: Final = 32
 """Sequences after a divergence that are compared to tell a slip from a wrong size."""
+_BEFORE: Final = 256
+"""Sequences before a divergence that tell what usually follows."""
 _PER_GROUP: Final = 64
 """Diverging sequences looked at in one group: after a slip, all differ."""
 
@@ -116,7 +118,7 @@ def _judge(index: Index, calls: Calls, witness: Witness, here: slice) -> Diverge
         Fault.SILENT_MISMATCH if all(silent(one, shown[0]) for one in shown[1:]) else Fault.MISMATCH
     )
     if culprits and kind is Fault.MISMATCH:
-        kind = _slip(calls, group, sequence, ordered[0][0][0], culprits)
+        kind = _slip(calls, group, sequence, [rank for rank, _ in ordered[0]], culprits)
     return Divergence(
         kind=kind,
         group=group,
@@ -129,10 +131,10 @@ def _judge(index: Index, calls: Calls, witness: Witness, here: slice) -> Diverge
     )
 
 
-def _slip(calls: Calls, group: int, sequence: int, right: int, culprits: list[int]) -> Fault:
+def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: list[int]) -> Fault:
     """Whether what the culprits did from here on is what their peers did, one call apart."""
     last = sequence + _WINDOW
-    theirs = calls.of(group, right, 0, last + 1)
+    theirs = calls.common(group, right, sequence - _BEFORE, last + 1)
     kinds = set()
     for rank in culprits:
         mine = calls.of(group, rank, sequence, last + 1)

@@ -28,7 +28,7 @@ _CLOCKS_NS = 10_000_000_000
 
 def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
     """Whether what is seen around these collectives can be one moment, but for the culprits."""
-    restless = (moved(graph.index) | frozenset(graph.lost)) - frozenset(culprits)
+    restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for one in scene for rank in (*one.joined, *one.absent)}
     return not (restless & around)
 

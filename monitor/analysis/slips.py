@@ -46,7 +46,7 @@ def _slip(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
     few, many, by = (behind, ahead, 1) if len(behind) < len(ahead) else (ahead, behind, -1)
     if 2 * len(many) <= size or len(few) > _FEW:
         return None
-    right = _places(calls, stuck.group, many[0])
+    right = max((_places(calls, stuck.group, rank) for rank in many[:_FEW]), key=len)
     begins = {_begin(_places(calls, stuck.group, rank), right, by) for rank in few}
     if len(begins) != 1 or (begin := begins.pop()) is None:
         return None

@@ -10,7 +10,7 @@ from monitor.analysis.calls import Calls, past
 from monitor.analysis.habit import Habit, habit
 from monitor.flight_recorder.job import Job
 
-_WITNESSES: Final = 4
+_WITNESSES: Final = 8
 """Ranks of one side whose past is looked at: they run the same program."""
 
 

@@ -1,0 +1,55 @@
+"""Everybody came, and it does not end."""
+
+from __future__ import annotations
+
+from monitor.analysis.analyse import analyse
+from monitor.analysis.finding import Confidence, Fault
+from tests.monitor.analysis.jobs import Call, job, many
+
+
+def test_a_rank_that_does_not_finish_what_its_peers_finished_is_behind() -> None:
+    peers = [*many(4), Call().open()]
+    mine = [*many(2), *many(2, Call().open())]
+    (one,) = analyse(job({0: peers, 1: peers, 2: mine, 3: peers})).findings
+    assert (one.kind, one.culprits, one.victims) == (Fault.GPU_BEHIND, (2,), (0, 1, 3))
+    assert one.sequence == 3
+
+
+def test_two_ranks_behind_do_not_hide_each_other() -> None:
+    peers = [*many(4), Call().open()]
+    first, second = [*many(4, Call().open())], [*many(2), *many(2, Call().open())]
+    found = analyse(job({0: peers, 1: peers, 2: first, 3: peers, 4: second}, only_active=True))
+    assert found.culprits == (2, 4)
+    assert found.findings[0].kind is Fault.GPU_BEHIND
+
+
+def test_a_kernel_that_has_not_begun_where_the_others_have_is_behind() -> None:
+    calls = {r: [Call(), Call().begun()] for r in range(4)} | {1: [Call(), Call().open()]}
+    (one,) = analyse(job(calls)).findings
+    assert (one.kind, one.culprits) == (Fault.GPU_BEHIND, (1,))
+
+
+def test_where_all_are_equal_it_is_the_group_and_no_rank() -> None:
+    calls = {r: [Call(), Call().open()] for r in range(4)}
+    (one,) = analyse(job(calls, waited_s=60)).findings
+    assert (one.kind, one.confidence) == (Fault.STUCK_INSIDE, Confidence.UNSURE)
+    assert one.between == ((0,), (1,), (2,), (3,))
+
+
+def test_a_collective_in_progress_is_no_finding_when_nobody_knows_for_how_long() -> None:
+    found = analyse(job({r: [Call(), Call().open()] for r in range(4)}))
+    assert found.findings == ()
+
+
+def test_what_ended_everywhere_by_an_error_timed_out() -> None:
+    (one,) = analyse(job({r: [Call(), Call().failed()] for r in range(3)})).findings
+    assert (one.kind, one.culprits) == (Fault.TIMED_OUT, ())
+
+
+def test_an_error_that_a_rank_got_over_is_past() -> None:
+    assert analyse(job({r: [Call().failed(), Call()] for r in range(3)})).findings == ()
+
+
+def test_an_error_of_those_who_waited_does_not_clear_who_did_not_come() -> None:
+    calls = {0: [Call(), Call().failed()], 1: [Call(), Call().failed()], 2: [Call()]}
+    assert analyse(job(calls)).culprits == (2,)

@@ -1,0 +1,40 @@
+"""Ranks without a record."""
+
+from __future__ import annotations
+
+from monitor.analysis.analyse import analyse
+from monitor.analysis.finding import Confidence, Fault
+from tests.monitor.analysis.jobs import Call, job
+
+
+def test_the_silent_rank_is_named_when_nothing_else_explains_the_wait() -> None:
+    (one,) = analyse(job({r: [Call(), Call().open()] for r in (0, 1, 2)}, silent=[3])).findings
+    assert (one.kind, one.culprits, one.victims) == (Fault.SILENT, (3,), (0, 1, 2))
+
+
+def test_a_silent_rank_is_not_named_where_another_explains_the_wait() -> None:
+    calls = {0: [Call(), Call().open()], 1: [Call(), Call().open()], 2: [Call()]}
+    found = analyse(job(calls, silent=[3]))
+    assert found.culprits == (2,)
+    assert found.notes == ("No record of rank 3.",)
+
+
+def test_a_silent_rank_that_nobody_waits_for_is_a_note() -> None:
+    found = analyse(job({r: [Call()] for r in range(3)}, silent=[3]))
+    assert found.findings == ()
+
+
+def test_each_of_two_silent_ranks_is_named_when_something_waits_for_it_alone() -> None:
+    groups = {"a": (0, 1, 6), "b": (2, 3, 7)}
+    calls = {r: [Call().open(), Call("a").open()] for r in (0, 1)}
+    calls |= {r: [Call().open(), Call("b").open()] for r in (2, 3)}
+    calls |= {r: [Call().open()] for r in (4, 5)}
+    (one,) = analyse(job(calls, groups, silent=[6, 7])).findings
+    assert one.culprits == (6, 7)
+
+
+def test_of_many_silent_ranks_nobody_is_named() -> None:
+    calls = {r: [Call().open()] for r in range(4)}
+    (one,) = analyse(job(calls, silent=[4, 5, 6, 7])).findings
+    assert (one.confidence, one.culprits) == (Confidence.UNSURE, ())
+    assert one.between == ((4,), (5,), (6,), (7,))
