@@ -114,13 +114,29 @@ class Evidence:
 
     def behind(self, rank: int) -> bool:
         """Whether its record shows unfinished what a peer's shows completed."""
-        for rows in self.by_key.values():
-            mine = rows.get(rank)
-            if mine is None or mine.part or self.finished(rank, mine):
+        mine = self.first_unfinished(rank)
+        for other in self.writers:
+            if other == rank:
                 continue
-            if any(self.finished(r, e) for r, e in rows.items() if r != rank):
-                return True
+            theirs = self.first_unfinished(other)
+            for team, seq in mine.items():
+                called = self.last_called(other, team)
+                if seq < theirs.get(team, called + 1):
+                    return True
         return False
+
+    def first_unfinished(self, rank: int) -> dict[int, int]:
+        """By group, of collectives."""
+        found: dict[int, int] = {}
+        for entry in self.writers[rank].entries:
+            if not entry.call.p2p and not self.finished(rank, entry):
+                found.setdefault(entry.call.team, entry.collective_seq)
+        return found
+
+    def last_called(self, rank: int, team: int) -> int:
+        entries = self.writers[rank].entries
+        seqs = [e.collective_seq for e in entries if e.call.team == team and not e.call.p2p]
+        return max(seqs, default=0)
 
     def not_started(self, rank: int) -> bool:
         """Whether it is scheduled in what it is stuck in first, and a peer has started that."""
@@ -133,6 +149,10 @@ class Evidence:
             return False
         rows = self.by_key.get(stuck[0].kernel.keys[0], {})
         return any(self.writers[r].state(e) == "started" for r, e in rows.items() if r != rank)
+
+    def left_out(self, rank: int, entry: Entry) -> bool:
+        """Whether it is not in the record, because only unfinished entries are."""
+        return self.how.only_active and self.finished(rank, entry)
 
     def alone(self, rank: int) -> bool:
         """Whether it is inside a collective that no other member has called."""
@@ -150,8 +170,9 @@ class Evidence:
                 continue
             if live and self.finished(rank, mine):
                 continue
-            shown = Counter(entry.call.shown() for entry in rows.values())
-            if len(shown) == 1:
+            visible = [e for r, e in rows.items() if not self.left_out(r, e)]
+            shown = Counter(entry.call.shown() for entry in visible)
+            if len(shown) < 2:
                 continue
             best = "somehow" if best == "no" else best
             common, count = shown.most_common(1)[0]
@@ -212,7 +233,8 @@ def _different(fault: Fault, rank: int, evidence: Evidence) -> str:
 
 def _silently_different(fault: Fault, rank: int, evidence: Evidence) -> str:
     if evidence.how.only_active:
-        return ""
+        # Only while it is under way is it in such a record.
+        return "may" if evidence.stands_out(rank, mark=fault.mark) != "no" else ""
     out = evidence.stands_out(rank, mark=fault.mark, live=False)
     return {"yes": "must", "somehow": "may"}.get(out, "")
 
@@ -239,12 +261,21 @@ def _ahead(fault: Fault, rank: int, evidence: Evidence) -> str:
 def _inverted(fault: Fault, rank: int, evidence: Evidence) -> str:
     entries = evidence.writers[rank].entries
     stuck = any(e.call.mark == fault.mark and evidence.inside(rank, e) for e in entries)
-    size = len(evidence.run.programs.teams[fault.team or 0].members)
-    return "must" if size > 2 and stuck else "may"
+    members = evidence.run.programs.teams[fault.team or 0].members
+    odd = [
+        r for r in members
+        if r in evidence.silent
+        or any(e.call.mark and evidence.inside(r, e) for e in evidence.writers[r].entries)
+    ]  # fmt: skip
+    return "must" if 2 * len(odd) < len(members) and stuck else "may"
 
 
 def _half(fault: Fault, rank: int, evidence: Evidence) -> str:
     return "" if evidence.how.only_active else "may"
+
+
+def _other_root(fault: Fault, rank: int, evidence: Evidence) -> str:
+    return "may" if evidence.behind(rank) else ""
 
 
 def _only_history(fault: Fault, rank: int, evidence: Evidence) -> str:
@@ -259,6 +290,7 @@ _RULES = {
     "wrong_size": _different,
     "wrong_op": _different,
     "wrong_dtype": _different,
+    "wrong_root": _other_root,
     "silent_dtype": _silently_different,
     "skipped": _shifted,
     "extra": _shifted,
@@ -269,4 +301,4 @@ _RULES = {
     "send_left_out": _only_history,
     "transfer_order": _only_history,
 }
-"""Not here: link faults, wrong roots and timeouts, which no record of NCCL pins on a rank."""
+"""Not here: failed links and timeouts, which no record of NCCL pins on a rank."""
