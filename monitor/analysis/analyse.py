@@ -51,7 +51,11 @@ def analyse(job: Job) -> Analysis:
     culprits |= {rank for one in diverging for rank in one.culprits}
     still = [root for root in found if skew.settled(graph, root.scene, culprits)]
     if not still and not any(one.live for one in diverging):
-        still += [root for root in silent(graph) if skew.settled(graph, root.scene, ())]
+        still += [
+            root
+            for root in silent(graph)
+            if skew.settled(graph, root.scene, ()) and not skew.young(graph, root.scene)
+        ]
     findings = [mismatch(graph, one) for one in diverging] + [root.finding for root in still]
     return Analysis(
         findings=_sorted(findings),

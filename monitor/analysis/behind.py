@@ -58,7 +58,7 @@ def _behind(graph: Graph) -> Iterable[Root]:
         for one in graph.stuck
         for rank in one.front
         if rank in graph.unbegun and rank not in graph.lost
-        if rank in waited or len(one.front) > 1
+        if (rank in waited or len(one.front) > 1) and _lasting(graph, one)
     }
     if late:
         ranks = sorted(late)

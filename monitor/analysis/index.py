@@ -24,6 +24,11 @@ SYNCHRONISING: Final = frozenset(
 """Nobody gets out of these before everybody is in. A broadcast's root, a reduce's leaf and a
 sender may: their data is buffered."""
 
+_UNSEEN: Final = 2
+"""So many completed calls in a row, of which the record no longer tells what they were, may be
+broadcasts (two in a row stand in the real records). Lower: a rank that did not come is taken for
+one that went on. Higher: the other way round."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
@@ -140,6 +145,7 @@ def build(job: Job) -> Index:
         heads=heads_at,
         front=front,
         trusted=_trusted_counters(job, enqueued, heads_at),
+        whole=_whole(job),
         buffering=frozenset(np.unique(columns["group"][~sync]).tolist()),
     )
     seen: dict[int, list[int]] = {}
@@ -154,6 +160,23 @@ def build(job: Job) -> Index:
         front=front,
         hidden=hidden,
         retired=retired,
+    )
+
+
+def _whole(job: Job) -> frozenset[int]:
+    """Ranks whose record holds all that they ever called: each group from its first sequence.
+
+    That nothing was dropped or left out is not enough: it is not always evident that it was.
+    """
+    columns, some = job.columns, np.ones(len(job), dtype=np.bool_)
+    first: dict[int, int] = {}
+    for row in streams.firsts(job, some):
+        rank = int(columns["rank"][row])
+        first[rank] = max(first.get(rank, 0), int(columns["seq"][row]))
+    return frozenset(
+        rank
+        for rank, info in job.ranks.items()
+        if first.get(rank, 2) <= 1 and not info.only_active and not info.dropped
     )
 
 
@@ -228,6 +251,8 @@ class _Facts:
     heads: Mapping[tuple[int, int], int]
     front: Mapping[int, tuple[int, ...]]
     trusted: frozenset[int]
+    whole: frozenset[int]
+    """Ranks whose record goes back to their first calls."""
     buffering: frozenset[int]
     """Groups in which something else than a synchronising collective was seen."""
 
@@ -256,11 +281,11 @@ def _line(facts: _Facts, group: int, rank: int) -> tuple[bool, int, int, bool, i
     enqueued, passed = facts.enqueued.get(key, 0), facts.passed.get(key, 0)
     if info is None:
         return False, 0, NEVER, False, 0
-    known = key in facts.enqueued or (not info.only_active and info.dropped == 0)
+    known = key in facts.enqueued or rank in facts.whole
     if info.backend is Backend.NCCL:
         status = info.status.get(group)
         if status is not None and group in facts.trusted and key not in facts.enqueued:
             known, enqueued = True, max(status.enqueued, 0)
         if row is not None and group not in facts.buffering:  # a communicator works in order
-            passed = max(passed, head - 1)
+            passed = max(passed, head - 1 - _UNSEEN)
     return known, enqueued, head, row is not None and row in facts.front[rank], passed

@@ -22,6 +22,10 @@ _YOUNG_NS = 1_000_000_000
 """Whoever waits for less than a second is not stuck, whatever the records look like. Lower: a
 healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
 
+_COPIED_NS = 7_200_000_000_000
+"""A record that seems to be written so long after the call was copied since, and its date says
+nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
+records of a running job that were copied look like a hang."""
 _CLOCKS_NS = 10_000_000_000
 """By so much a file's date and a rank's clock may differ before the date is not believed."""
 
@@ -62,4 +66,5 @@ def _ages(graph: Graph, stuck: Stuck, rank: int) -> list[int]:
         if columns["group"][row] == stuck.group and columns["seq"][row] == stuck.sequence
     ]
     created = [int(columns["created_ns"][row]) for row in rows]
-    return [info.taken_ns - ns for ns in created if ns != NONE]
+    ages = [info.taken_ns - ns for ns in created if ns != NONE]
+    return [age for age in ages if age < _COPIED_NS]

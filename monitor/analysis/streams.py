@@ -87,6 +87,12 @@ def collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
     }
 
 
+def firsts(job: Job, chosen: Bools) -> list[int]:
+    """Of each rank in each group the first of the chosen rows."""
+    rows = np.flatnonzero(chosen)
+    return rows[np.unique(pairs(job, rows), return_index=True)[1]].tolist()  # type: ignore[no-any-return]
+
+
 def transfer_heads(job: Job, chosen: Bools) -> list[int]:
     """Rows of the first unfinished send and the first unfinished recv of each pair and group."""
     found: dict[tuple[int, int, int, str], int] = {}

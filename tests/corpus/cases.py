@@ -151,6 +151,8 @@ class _Builder:
     def recorder(self, run: Run) -> Recorder:
         rng, case = self.rng, self.case
         longest = max(len(rows) for rows in run.entries.values())
+        # A real ring of 2,000 never overwrites what is still queued: no GPU queue is so long.
+        queued = max(sum(not e.kernel.is_done for e in rows) for rows in run.entries.values())
         wrapped = case.dumps == "wrapped"
         return Recorder(
             backend=case.backend,
@@ -159,7 +161,7 @@ class _Builder:
             only_active=case.dumps == "partial",
             frames=case.kind == "extra_last" or rng.random() < 0.6,
             status=rng.random() < 0.85,
-            capacity=max(24, int(longest * 0.4)) if wrapped else 2000,
+            capacity=max(24, int(longest * 0.4), queued + 12) if wrapped else 2000,
             aborted=case.kind == "timed_out",
             # A ring that holds everything is that of a young job.
             older={"wrapped": 14_000, "partial": rng.choice([0, 87_000])}.get(case.dumps, 0),

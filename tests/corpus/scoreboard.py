@@ -15,6 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tests.corpus.ask import EVERY, FIRST, OURS, Result, ask
@@ -182,8 +183,9 @@ def write(board: Board, out: Path, command: str) -> None:
     out.write_text(text)
 
 
-def chosen(only: str, every: int) -> Iterator[Case]:
-    cases = (case for case in coordinates() if only in case.name)
+def chosen(only: str, every: int, salt: int) -> Iterator[Case]:
+    salted = (replace(case, salt=case.salt + salt) for case in coordinates())
+    cases = (case for case in salted if only in case.name)
     return itertools.islice(cases, 0, None, every)
 
 
@@ -192,12 +194,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/scoreboard.md"))
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--every", type=int, default=1, help="every n-th case only")
+    parser.add_argument("--salt", type=int, default=0, help="another corpus of the same cases")
     parser.add_argument("--ours-only", action="store_true", help="do not ask torchfrtrace")
     parser.add_argument("--keep", type=Path, help="write the dumps here and leave them")
     options = parser.parse_args()
     board = Board()
     for result in ask(
-        chosen(options.only, options.every), rivals=not options.ours_only, keep=options.keep
+        chosen(options.only, options.every, options.salt),
+        rivals=not options.ours_only,
+        keep=options.keep,
     ):
         board.add(result)
         if board.cases % 50 == 0 and sys.stderr.isatty():

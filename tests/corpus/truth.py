@@ -150,6 +150,10 @@ class Evidence:
         rows = self.by_key.get(stuck[0].kernel.keys[0], {})
         return any(self.writers[r].state(e) == "started" for r, e in rows.items() if r != rank)
 
+    def left_out(self, rank: int, entry: Entry) -> bool:
+        """Whether it is not in the record, because only unfinished entries are."""
+        return self.how.only_active and self.finished(rank, entry)
+
     def alone(self, rank: int) -> bool:
         """Whether it is inside a collective that no other member has called."""
         return any(
@@ -166,8 +170,9 @@ class Evidence:
                 continue
             if live and self.finished(rank, mine):
                 continue
-            shown = Counter(entry.call.shown() for entry in rows.values())
-            if len(shown) == 1:
+            visible = [e for r, e in rows.items() if not self.left_out(r, e)]
+            shown = Counter(entry.call.shown() for entry in visible)
+            if len(shown) < 2:
                 continue
             best = "somehow" if best == "no" else best
             common, count = shown.most_common(1)[0]
@@ -228,7 +233,8 @@ def _different(fault: Fault, rank: int, evidence: Evidence) -> str:
 
 def _silently_different(fault: Fault, rank: int, evidence: Evidence) -> str:
     if evidence.how.only_active:
-        return ""
+        # Only while it is under way is it in such a record.
+        return "may" if evidence.stands_out(rank, mark=fault.mark) != "no" else ""
     out = evidence.stands_out(rank, mark=fault.mark, live=False)
     return {"yes": "must", "somehow": "may"}.get(out, "")
 
@@ -255,8 +261,13 @@ def _ahead(fault: Fault, rank: int, evidence: Evidence) -> str:
 def _inverted(fault: Fault, rank: int, evidence: Evidence) -> str:
     entries = evidence.writers[rank].entries
     stuck = any(e.call.mark == fault.mark and evidence.inside(rank, e) for e in entries)
-    size = len(evidence.run.programs.teams[fault.team or 0].members)
-    return "must" if size > 2 and stuck else "may"
+    members = evidence.run.programs.teams[fault.team or 0].members
+    odd = [
+        r for r in members
+        if r in evidence.silent
+        or any(e.call.mark and evidence.inside(r, e) for e in evidence.writers[r].entries)
+    ]  # fmt: skip
+    return "must" if 2 * len(odd) < len(members) and stuck else "may"
 
 
 def _half(fault: Fault, rank: int, evidence: Evidence) -> str:

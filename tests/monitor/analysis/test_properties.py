@@ -39,11 +39,11 @@ def _renamed(one: Job, to: list[int]) -> Job:
     for name in ("rank", "peer"):
         columns[name] = table[columns[name]].astype(columns[name].dtype)
     order = np.argsort(columns["rank"], kind="stable")
-    new_ranks = sorted(to[r] for r in one.ranks)
+    ranks = sorted(to[r] for r in one.ranks)
     return replace(
         one,
         expected=tuple(sorted(to[r] for r in one.expected)),
-        ranks={r: replace(one.ranks[to.index(r)], rank=r) for r in new_ranks},
+        ranks={r: replace(one.ranks[to.index(r)], rank=r) for r in ranks},
         groups=tuple(replace(g, members=tuple(to[r] for r in g.members)) for g in one.groups),
         columns={name: column[order] for name, column in columns.items()},
     )  # fmt: skip
