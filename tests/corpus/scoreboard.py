@@ -33,6 +33,8 @@ Simulated jobs with known faults; each tool sees the same dump files and nothing
 on {date} with Python {python}, lightkeeper {ours}, and torch {torch}, whose torchfrtrace is asked
 again with --allow-incomplete-ranks where it wants every rank. {nvrx}
 
+(`ARGS="--salt N"` makes another corpus of the same cases.)
+
 The generator is `tests/corpus/`: a small model of ranks with CPUs that launch ahead, GPU streams,
 and members that must meet, so that waiting, cascades and completion out of order follow from the
 programs. {cases} cases, each built from its name alone: the same command gives the same dumps.
