@@ -44,6 +44,11 @@ def unordered(document: dict[str, Any]) -> dict[str, Any]:
     return short
 
 
+def last(document: dict[str, Any]) -> dict[str, Any]:
+    """Only the last entry: the recorder is the process's, which may have run other tests."""
+    return {**document, "entries": document["entries"][-1:]}
+
+
 def test_an_nccl_dump_has_the_keys_and_types_of_a_real_one_in_their_order() -> None:
     path = REAL if REAL.exists() else Path("/work/shared/data") / Path(*REAL.parts[-3:])
     if not path.exists():
@@ -60,10 +65,10 @@ def test_a_gloo_dump_has_the_keys_and_types_that_this_torch_writes(tmp_path: Pat
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     group = torch.distributed.ProcessGroupGloo(store, 0, 1)
     group.allreduce([torch.ones(4)]).wait()
-    real = pickle.loads(c10d._dump_fr_trace(True, False, False))
+    real = last(pickle.loads(c10d._dump_fr_trace(True, False, False)))
     ours = simulated("DP", backend="gloo", frames=False)
     assert outline(unordered(ours)) == outline(unordered(real))
-    text = json.loads(c10d._dump_fr_trace_json(True, False))
+    text = last(json.loads(c10d._dump_fr_trace_json(True, False)))
     text.pop("nccl_comm_state", None)
     assert outline(unordered(json.loads(as_json(ours)))) == outline(unordered(text))
 

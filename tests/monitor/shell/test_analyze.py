@@ -74,6 +74,8 @@ def test_files_folders_and_zips_give_the_same(
     for paths in ([str(dumps)], files, list(reversed(files)), [str(tmp_path / "all.zip")]):
         assert main(["analyze", *paths, "--format", "json"]) == 1
         told.append(json.loads(capsys.readouterr().out))
+    assert "when the records were taken" in told[3].pop("notes")[0]  # a zip has no dates
+    assert told[0].pop("notes") == told[1].pop("notes") == told[2].pop("notes") == []
     assert told[0] == told[1] == told[2] == told[3]
 
 
