@@ -18,6 +18,7 @@ from monitor.flight_recorder.ops import (
     peers_of,
 )
 from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.rows import PayloadKey, Rows, payload_numbers
 from monitor.flight_recorder.sites import Sites
 
 _STATES: Final = {
@@ -27,7 +28,6 @@ _STATES: Final = {
 }
 _LONGEST_NAME: Final = 200
 _LAST_TIME: Final = 1 << 62
-_ABSENT: Final = object()
 GroupKey = tuple[str, str, int]
 """Name, description, pg_id."""
 
@@ -50,30 +50,30 @@ def read(rows: Sequence[Any]) -> Table:
         FlightRecordError: a value is not what it should be.
         TypeError, ValueError, LookupError ...: likewise, found by Python first.
     """
-    for row in rows:
-        if type(row) is not dict:
-            raise FlightRecordError(f"an entry is an object, not a {type(row).__name__}")
-    group, groups = _number(_group_keys(rows))
-    payload, keys = _number(_payload_keys(rows))
+    table = Rows(rows)
+    group, groups = _number(_group_keys(table))
+    payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
-    p2p = _flags(rows, "is_p2p") | _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
-    seq = _integers(rows, ("collective_seq_id", "seq_id"))
+    p2p = _flags(table, "is_p2p") | _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
+    seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
     columns: dict[str, NDArray[Any]] = {
         "group": group,
-        "seq": np.where(p2p, _integers(rows, ("p2p_seq_id", "seq_id")), seq),
-        "op_id": _integers(rows, ("op_id",)),
-        "record": _integers(rows, ("record_id", "id"), default=range(len(rows))),
+        "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
+        "op_id": _integers(table, ("op_id",)),
+        "record": _integers(table, ("record_id", "id"), default=range(len(rows))),
         "payload": payload,
-        "site": np.array([sites.of(row.get("frames")) for row in rows], np.int32),
-        "state": np.array([_STATES.get(row.get("state"), State.UNKNOWN) for row in rows], np.int8),
+        "site": np.array([sites.of(frames) for frames in table.column("frames")], np.int32),
+        "state": np.array(
+            [_STATES.get(one, State.UNKNOWN) for one in table.column("state")], np.int8
+        ),
         "p2p": p2p,
         "peer": np.where(p2p, _of(payload, [_peer(one) for one in payloads], np.int32), NONE),
-        "created_ns": _times(rows, "time_created_ns"),
-        "started_ns": _times(rows, "time_discovered_started_ns"),
-        "completed_ns": _times(rows, "time_discovered_completed_ns"),
+        "created_ns": _times(table, "time_created_ns"),
+        "started_ns": _times(table, "time_discovered_started_ns"),
+        "completed_ns": _times(table, "time_discovered_completed_ns"),
     }
-    retired = _flags(rows, "retired")
+    retired = _flags(table, "retired")
     record = columns["record"]
     if (record[1:] < record[:-1]).any():
         order = np.argsort(record, kind="stable")
@@ -141,16 +141,17 @@ def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[
     return np.array(values, dtype)[index] if len(index) else np.zeros(0, dtype)
 
 
-def _group_keys(rows: Sequence[Any]) -> list[GroupKey]:
-    names = [row.get("process_group", "") for row in rows]
+def _group_keys(rows: Rows) -> list[GroupKey]:
     ids = _integers(rows, ("pg_id",)).tolist()
     known: dict[Any, tuple[str, str]] = {}
     keys = []
-    for name, pg_id in zip(names, ids, strict=True):
-        plain = tuple(name) if type(name) is list else name
-        if plain not in known:
-            known[plain] = _named(plain)
-        keys.append((*known[plain], pg_id))
+    for name, pg_id in zip(rows.column("process_group", ""), ids, strict=True):
+        # no more of a list than tells that it is too long: a pickle may name one a million times
+        plain = tuple(name[:3]) if type(name) is list else name
+        named = known.get(plain)
+        if named is None:
+            named = known[plain] = _named(plain)
+        keys.append((*named, pg_id))
     return keys
 
 
@@ -163,27 +164,8 @@ def _named(value: Any) -> tuple[str, str]:
     raise FlightRecordError("process_group is a name and a description")
 
 
-def _payload_keys(rows: Sequence[Any]) -> list[Any]:
-    return [
-        (
-            row["profiling_name"],
-            tuple(map(tuple, row.get("input_sizes") or ())),
-            tuple(map(tuple, row.get("output_sizes") or ())),
-            tuple(row.get("input_dtypes") or ()),
-            tuple(row.get("output_dtypes") or ()),
-        )
-        for row in rows
-    ]
-
-
-def _payload(key: tuple[Any, Any, Any, Any, Any]) -> Payload:
+def _payload(key: PayloadKey) -> Payload:
     recorded, sizes_in, sizes_out, dtypes_in, dtypes_out = key
-    if not isinstance(recorded, str):
-        raise FlightRecordError("profiling_name is a text")
-    if not all(type(n) is int for sizes in (sizes_in, sizes_out) for size in sizes for n in size):
-        raise FlightRecordError("sizes are lists of numbers")
-    if not all(isinstance(dtype, str) for dtype in (*dtypes_in, *dtypes_out)):
-        raise FlightRecordError("dtypes are texts")
     return Payload(
         op=op_name(recorded),
         recorded=recorded,
@@ -207,28 +189,31 @@ def _peer(payload: Payload) -> int:
     return peer if peer < 1 << 31 else NONE
 
 
-def _flags(rows: Sequence[Any], key: str) -> NDArray[np.bool_]:
-    return np.array([row.get(key) is True for row in rows], np.bool_)
+def _states(rows: Rows) -> NDArray[np.int8]:
+    return np.array([_STATES.get(one, State.UNKNOWN) for one in rows.column("state")], np.int8)
 
 
-def _times(rows: Sequence[Any], key: str) -> NDArray[np.int64]:
+def _flags(rows: Rows, key: str) -> NDArray[np.bool_]:
+    return np.array([one is True for one in rows.column(key)], np.bool_)
+
+
+def _times(rows: Rows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
-    times = _int64([row.get(key) or NONE for row in rows], key)
+    times = _int64([one or NONE for one in rows.column(key)], key)
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
 def _integers(
-    rows: Sequence[Any], keys: tuple[str, ...], default: Sequence[int] | None = None
+    rows: Rows, keys: tuple[str, ...], default: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
     """Numbers under the first of `keys` that the rows have."""
     for key in keys:
-        values = [row.get(key, _ABSENT) for row in rows]
-        if not values or values[0] is not _ABSENT:
-            return _int64(values, key)
+        if rows.has(key):
+            return _int64(rows.column(key), key)
     return np.array(default if default is not None else np.full(len(rows), NONE), np.int64)
 
 
-def _int64(values: list[Any], key: str) -> NDArray[np.int64]:
+def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:
     if not set(map(type, values)) <= {int}:
         raise FlightRecordError(f"{key} is a number")
     return np.array(values, np.int64)

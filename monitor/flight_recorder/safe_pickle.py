@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -44,32 +44,32 @@ _SIZED: Final = {ord("X"): 4, ord("B"): 4, 0x8C: 1, ord("C"): 1, 0x8A: 1, 0x8D: 
 _LONG: Final = 0x8A
 _LONGEST_INT: Final = 9
 """64 bits and a sign: integers of thousands of digits take quadratic time to print."""
-_STRIDE: Final = 64
+_STRIDE: Final = 16
+_BLOCK: Final = 1 << 15
+"""Bytes looked at together: what numpy needs for them fits into the processor's cache."""
+_VARIES, _LAST = 255, 0
 
 
-def _among(ops: Iterable[int]) -> NDArray[np.bool_]:
+def _table(values: Mapping[int, int]) -> bytes:
+    """Instruction -> value, 0 for the others; for `bytes.translate`, the fastest of look-ups."""
+    return bytes(values.get(op, 0) for op in range(256))
+
+
+def _among(ops: Iterable[int]) -> bytes:
     """Instruction -> whether it is one of these."""
-    table = np.zeros(256, np.bool_)
-    table[list(ops)] = True
-    return table
+    return _table(dict.fromkeys(ops, 1))
 
 
-def _fixed() -> NDArray[np.int64]:
-    """Instruction -> how far the next is; beyond everything where none is to be looked at."""
-    table = np.full(256, MAX_BYTES)
-    for op, length in _LENGTH.items():
-        table[op] = length
-    table[_STOP] = MAX_BYTES
-    return table
-
-
-_FIXED: Final = _fixed()
+_SCALAR_OPS: Final = (ord("N"), 0x88, 0x89, ord("K"), ord("M"), ord("J"), ord("G"), *_SIZED)
+_PUT_OPS: Final = (_PUT, _LONG_PUT, _MEMOIZE)
+_STEPS: Final = _table({**_LENGTH, **dict.fromkeys(_SIZED, _VARIES), _STOP: _LAST})
+"""Instruction -> how far the next is; 0 where none is to be looked at."""
 _ALLOWED: Final = _among([*_LENGTH, *_SIZED])
-_PUTS: Final = _among([_PUT, _LONG_PUT, _MEMOIZE])
+_PUTS: Final = _among(_PUT_OPS)
 _GETS: Final = _among([_GET, _LONG_GET])
-_SCALARS: Final = _among([ord("N"), 0x88, 0x89, ord("K"), ord("M"), ord("J"), ord("G"), *_SIZED])
-_SILENT: Final = _PUTS | _among([_PROTO, _FRAME])
-"""Leave the stack as it is."""
+_SCALARS: Final = _among(_SCALAR_OPS)
+_VALUES: Final = _among({*_LENGTH, *_SIZED} - {*_PUT_OPS, _PROTO, _FRAME})
+"""All but those that leave the stack as it is."""
 
 
 def loads(data: bytes) -> Any:
@@ -104,7 +104,7 @@ def _inspect(data: bytes) -> None:
     if not data:
         raise FlightRecordError("empty")
     raw = np.frombuffer(data, np.uint8)
-    starts = _starts(raw)
+    starts = _starts(data, raw)
     ops = raw[starts]
     _check_instructions(ops)
     _check_lengths(raw, starts, ops)
@@ -112,24 +112,55 @@ def _inspect(data: bytes) -> None:
     _check_tuples(raw, starts, ops)
 
 
-def _starts(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where instructions begin, up to and with the first that ends the pickle or is refused.
+def _starts(data: bytes, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where instructions begin, up to and with the first that ends the pickle or is refused."""
+    steps = np.frombuffer(data.translate(_STEPS), np.uint8)
+    found, at, count = [], 0, 0
+    while at < len(raw):
+        ends = _ends(raw, steps[at : at + _BLOCK], at)
+        starts = _chain(np.minimum(ends - at, len(ends))) + at
+        found.append(starts)
+        at = int(ends[starts[-1] - at])
+        count += len(starts)
+        if count > MAX_INSTRUCTIONS:
+            raise FlightRecordError(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
+    return np.concatenate(found)
 
-    Each byte is read as if one began there, and the jumps are then followed from the first: by
-    `_STRIDE` at once, and the rest between in columns.
+
+def _ends(raw: NDArray[np.uint8], steps: NDArray[np.uint8], first: int) -> NDArray[np.int64]:
+    """Byte of a block -> where the instruction ends that begins there, if one does.
+
+    The end of everything for those that are the last.
     """
-    step = _steps(raw)
-    end = len(raw)  # a place of its own that leads to itself
+    end = len(raw)
+    ends = np.arange(first, first + len(steps))
+    varies = np.flatnonzero(steps == _VARIES) + first
+    ops = raw[varies]
+    ends += steps
+    ends[steps == _LAST] = end
+    for op, width in _SIZED.items():
+        at = varies[ops == op]
+        cut = at + width >= end
+        ends[at[cut] - first] = end
+        at = at[~cut]
+        ends[at - first] = at + 1 + width + _numbers(raw, at + 1, width, end)
+    return np.minimum(ends, end, out=ends)
+
+
+def _chain(step: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where one gets from the first byte by these steps, up to their end.
+
+    The jumps are followed by `_STRIDE` at once, and the rest between in columns.
+    """
+    end = len(step)
+    step = np.append(step, end)  # a place of its own that leads to itself
     jump = step
     for _ in range(_STRIDE.bit_length() - 1):
         jump = jump.take(jump)
-    anchors, at = [], 0
-    limit = MAX_INSTRUCTIONS // _STRIDE
+    anchors, at, follow = [], 0, jump.item
     while at < end:
         anchors.append(at)
-        if len(anchors) > limit:
-            raise FlightRecordError(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
-        at = jump.item(at)
+        at = follow(at)
     table = np.empty((len(anchors), _STRIDE), np.int64)
     table[:, 0] = anchors
     for column in range(1, _STRIDE):
@@ -138,16 +169,9 @@ def _starts(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
     return starts[starts < end]
 
 
-def _steps(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Byte -> where the next instruction begins, if one begins here; the end for the last."""
-    end = len(raw)
-    step = np.arange(end + 1)
-    step[:end] += _FIXED.take(raw)
-    for op, width in _SIZED.items():
-        at = np.flatnonzero(raw == op)
-        at = at[at + width < end]
-        step[at] = at + 1 + width + _numbers(raw, at + 1, width, end)
-    return np.minimum(step, end, out=step)
+def _are(ops: NDArray[np.uint8], table: bytes) -> NDArray[np.bool_]:
+    """For each instruction, whether the table has it."""
+    return np.frombuffer(ops.tobytes().translate(table), np.bool_)
 
 
 def _numbers(
@@ -163,7 +187,7 @@ def _numbers(
 
 
 def _check_instructions(ops: NDArray[np.uint8]) -> None:
-    allowed = _ALLOWED[ops]
+    allowed = _are(ops, _ALLOWED)
     if not allowed.all():
         first = int(ops[np.argmin(allowed)])
         raise FlightRecordError(
@@ -197,18 +221,18 @@ def _check_tuples(
     Nothing that is allowed takes values off the stack but to put them into a container, so what
     lies on top is what the last instruction has pushed.
     """
-    values = np.flatnonzero(~_SILENT[ops])
+    values = np.flatnonzero(_are(ops, _VALUES))
     made = ops[values]
     tuples = {op: np.flatnonzero(made == op) for op in _TUPLES}
     if not any(len(at) for at in tuples.values()):
         return
-    scalar = _SCALARS[made]
+    scalar = _are(made, _SCALARS).copy()
     index = _memo_index(raw, starts, ops)
-    puts = np.flatnonzero(_PUTS[ops])
+    puts = np.flatnonzero(_are(ops, _PUTS))
     owner = np.searchsorted(values, puts) - 1  # the value that each put is for
     odd = np.zeros(int(index.max(initial=0)) + 1, np.bool_)
     odd[index[puts[(owner < 0) | ~scalar[owner]]]] = True
-    gets = _GETS[made]
+    gets = _are(made, _GETS)
     scalar[gets] = ~odd[index[values[gets]]]
     for op, at in tuples.items():
         for back in range(1, _TUPLES[op] + 1):
@@ -227,5 +251,5 @@ def _memo_index(
     index[wide] = _numbers(raw, starts[wide] + 1, 4, len(ops) + 1)
     implied = ops == _MEMOIZE
     if implied.any():
-        index[implied] = (np.cumsum(_PUTS[ops]) - 1)[implied]
+        index[implied] = (np.cumsum(_are(ops, _PUTS)) - 1)[implied]
     return index

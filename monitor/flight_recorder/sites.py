@@ -11,6 +11,8 @@ _FOREIGN: Final = (
     "/site-packages/", "/dist-packages/", "/lib/python", "/torch/", "/torchft/",
     "/worker_server/",  # an attached rank's calls pass through our own wrappers
 )  # fmt: skip
+_DEEPEST: Final = 2048
+"""Frames of a stack that are looked at: Python stops at 1,000, and a pickle may lie."""
 _NAMELESS: Final = ("", "<", "??")
 
 
@@ -34,6 +36,7 @@ class Sites:
         """
         if not frames:
             return NONE
+        frames = frames[:_DEEPEST]
         key = tuple(map(id, frames))
         number = self._by_frames.get(key)
         if number is None:
