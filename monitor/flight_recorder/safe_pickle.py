@@ -68,6 +68,11 @@ _ALLOWED: Final = _among([*_LENGTH, *_SIZED])
 _PUTS: Final = _among(_PUT_OPS)
 _GETS: Final = _among([_GET, _LONG_GET])
 _SCALARS: Final = _among(_SCALAR_OPS)
+_TUPLE: Final = _among(_TUPLES)
+_ARITY: Final = _table(_TUPLES)
+_WIDEST: Final = 3
+_MOST_SILENT: Final = 3
+"""Instructions between two values: a value is numbered once, and a frame may begin."""
 _VALUES: Final = _among({*_LENGTH, *_SIZED} - {*_PUT_OPS, _PROTO, _FRAME})
 """All but those that leave the stack as it is."""
 
@@ -113,51 +118,57 @@ def _inspect(data: bytes) -> None:
 
 
 def _starts(data: bytes, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where instructions begin, up to and with the first that ends the pickle or is refused."""
+    """Where instructions begin, up to and with the first that ends the pickle or is refused.
+
+    Each byte is read as if one began there, and the chain is then followed from the first.
+    """
+    end = len(raw)
     steps = np.frombuffer(data.translate(_STEPS), np.uint8)
+    varies, ends = _sized(raw, steps)
     found, at, count = [], 0, 0
-    while at < len(raw):
-        ends = _ends(raw, steps[at : at + _BLOCK], at)
-        starts = _chain(np.minimum(ends - at, len(ends))) + at
-        found.append(starts)
-        at = int(ends[starts[-1] - at])
+    while at < end:
+        block = steps[at : at + _BLOCK]
+        jump = np.arange(len(block)) + block
+        jump[block == _LAST] = end
+        part = slice(*np.searchsorted(varies, (at, at + len(block))))
+        jump[varies[part] - at] = ends[part] - at
+        starts = _chain(jump)
+        found.append(starts + at)
+        at = min(end, at + int(jump[starts[-1]]))
         count += len(starts)
         if count > MAX_INSTRUCTIONS:
             raise FlightRecordError(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
     return np.concatenate(found)
 
 
-def _ends(raw: NDArray[np.uint8], steps: NDArray[np.uint8], first: int) -> NDArray[np.int64]:
-    """Byte of a block -> where the instruction ends that begins there, if one does.
-
-    The end of everything for those that are the last.
-    """
+def _sized(
+    raw: NDArray[np.uint8], steps: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes that may begin an instruction with a length of its own, and where it would end."""
     end = len(raw)
-    ends = np.arange(first, first + len(steps))
-    varies = np.flatnonzero(steps == _VARIES) + first
+    varies = np.flatnonzero(steps == _VARIES)
     ops = raw[varies]
-    ends += steps
-    ends[steps == _LAST] = end
+    ends = np.full(len(varies), end)
     for op, width in _SIZED.items():
-        at = varies[ops == op]
-        cut = at + width >= end
-        ends[at[cut] - first] = end
-        at = at[~cut]
-        ends[at - first] = at + 1 + width + _numbers(raw, at + 1, width, end)
-    return np.minimum(ends, end, out=ends)
+        mine = np.flatnonzero((ops == op) & (varies < end - width))
+        at = varies[mine] + 1
+        ends[mine] = at + width + _numbers(raw, at, width, end)
+    return varies, ends
 
 
-def _chain(step: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where one gets from the first byte by these steps, up to their end.
+def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where one gets from the first byte of a block by these jumps, up to its end.
 
-    The jumps are followed by `_STRIDE` at once, and the rest between in columns.
+    They are followed by `_STRIDE` at once, and the rest between in columns.
     """
-    end = len(step)
-    step = np.append(step, end)  # a place of its own that leads to itself
-    jump = step
+    end = len(jump)
+    step = np.empty(end + 1, np.int64)
+    np.minimum(jump, end, out=step[:end])
+    step[end] = end  # a place of its own that leads to itself
+    far = step
     for _ in range(_STRIDE.bit_length() - 1):
-        jump = jump.take(jump)
-    anchors, at, follow = [], 0, jump.item
+        far = far.take(far)
+    anchors, at, follow = [], 0, far.item
     while at < end:
         anchors.append(at)
         at = follow(at)
@@ -208,9 +219,16 @@ def _check_lengths(
 
 
 def _check_memo(raw: NDArray[np.uint8], starts: NDArray[np.int64], ops: NDArray[np.uint8]) -> None:
+    """Refuse an index for which the unpickler would make room without need.
+
+    Writers number all of their values, or leave it to the reader (protocol 4); where both were
+    allowed, nobody could tell here under which number a value is kept.
+    """
     puts = starts[ops == _LONG_PUT]
     if (_numbers(raw, puts + 1, 4, len(ops) + 1) > len(ops)).any():
         raise FlightRecordError("broken pickle: a memo index beyond all values")
+    if (ops == _MEMOIZE).any() and (len(puts) or (ops == _PUT).any()):
+        raise FlightRecordError("broken pickle: two ways of numbering values")
 
 
 def _check_tuples(
@@ -221,35 +239,62 @@ def _check_tuples(
     Nothing that is allowed takes values off the stack but to put them into a container, so what
     lies on top is what the last instruction has pushed.
     """
-    values = np.flatnonzero(_are(ops, _VALUES))
-    made = ops[values]
-    tuples = {op: np.flatnonzero(made == op) for op in _TUPLES}
-    if not any(len(at) for at in tuples.values()):
+    pushed = np.flatnonzero(_are(ops, _TUPLE))
+    if not len(pushed):
         return
-    scalar = _are(made, _SCALARS).copy()
-    index = _memo_index(raw, starts, ops)
+    arity = np.frombuffer(_ARITY, np.uint8)[ops[pushed]]
+    at = pushed
+    gets = []
+    for back in range(1, _WIDEST + 1):
+        at = _before(ops, at[arity >= back])
+        arity = arity[arity >= back]
+        got = _are(ops[at], _GETS)
+        if not (_are(ops[at], _SCALARS) | got).all():
+            raise FlightRecordError("not a record: a tuple that holds a container")
+        gets.append(at[got])
+    wanted = _index(raw, starts, ops, np.concatenate(gets))
+    if len(wanted) and not _scalars_by_index(raw, starts, ops, wanted).all():
+        raise FlightRecordError("not a record: a tuple that holds a container")
+
+
+def _before(ops: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each instruction the last one before it that has pushed a value."""
+    at = at - 1
+    for _ in range(_MOST_SILENT):
+        silent = (at >= 0) & ~_are(ops[at], _VALUES)
+        if not silent.any():
+            break
+        at = at - silent
+    if (at < 0).any() or not _are(ops[at], _VALUES).all():
+        raise FlightRecordError("broken pickle: a tuple of nothing")
+    return at
+
+
+def _scalars_by_index(
+    raw: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ops: NDArray[np.uint8],
+    wanted: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Whether all that is ever kept under an index is a number or a text."""
     puts = np.flatnonzero(_are(ops, _PUTS))
-    owner = np.searchsorted(values, puts) - 1  # the value that each put is for
-    odd = np.zeros(int(index.max(initial=0)) + 1, np.bool_)
-    odd[index[puts[(owner < 0) | ~scalar[owner]]]] = True
-    gets = _are(made, _GETS)
-    scalar[gets] = ~odd[index[values[gets]]]
-    for op, at in tuples.items():
-        for back in range(1, _TUPLES[op] + 1):
-            if (at < back).any() or not scalar[at - back].all():
-                raise FlightRecordError("not a record: a tuple that holds a container")
+    implied = bool(len(puts)) and ops[puts[0]] == _MEMOIZE
+    index = np.arange(len(puts)) if implied else _index(raw, starts, ops, puts)
+    plain = (puts > 0) & _are(ops[puts - 1], _SCALARS)
+    scalar = np.zeros(max(index.max(initial=0), wanted.max()) + 1, np.bool_)
+    scalar[index[plain]] = True
+    scalar[index[~plain]] = False
+    return scalar[wanted]
 
 
-def _memo_index(
-    raw: NDArray[np.uint8], starts: NDArray[np.int64], ops: NDArray[np.uint8]
+def _index(
+    raw: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ops: NDArray[np.uint8],
+    at: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Memo index of each put and get, 0 elsewhere."""
-    index = np.zeros(len(ops), np.int64)
-    short = np.flatnonzero((ops == _PUT) | (ops == _GET))
-    index[short] = raw[starts[short] + 1]
-    wide = np.flatnonzero((ops == _LONG_PUT) | (ops == _LONG_GET))
-    index[wide] = _numbers(raw, starts[wide] + 1, 4, len(ops) + 1)
-    implied = ops == _MEMOIZE
-    if implied.any():
-        index[implied] = (np.cumsum(_are(ops, _PUTS)) - 1)[implied]
+    """Memo index that stands in each of these puts and gets."""
+    index = raw[starts[at] + 1].astype(np.int64)
+    wide = (ops[at] == _LONG_PUT) | (ops[at] == _LONG_GET)
+    index[wide] = _numbers(raw, starts[at[wide]] + 1, 4, len(ops))
     return index
