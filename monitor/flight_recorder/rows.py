@@ -15,8 +15,8 @@ _FEWEST: Final = 2
 """`itemgetter` of a single key gives no tuple."""
 _RECENT: Final = 8
 """Payloads of one name that are looked at before a row is taken for a new one."""
-_MOST_WORK: Final = 1 << 24
-"""Sizes and dtypes taken from a pickle, which may name one list a million times: 1 to 2 s."""
+_MOST_WORK: Final = 1 << 22
+"""Sizes and dtypes taken from a pickle, which may name one list a million times: 0.5 s."""
 _PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
 PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]

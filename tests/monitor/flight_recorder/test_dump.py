@@ -1,10 +1,13 @@
 """One rank's dump, from each writer and schema, in columns."""
 
+import contextlib
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.flight_recorder import dump
+from monitor.flight_recorder import dump, rows
 from monitor.flight_recorder.job import Backend, State, Status
 from monitor.flight_recorder.record import FlightRecordError
 from tests.fuzz import records
@@ -271,3 +274,40 @@ def test_any_prefix_of_any_template_raises_the_one_error(data) -> None:
 @given(st.binary(min_size=1, max_size=12))
 def test_odd_values_anywhere_end_in_a_job_or_in_the_one_error(data) -> None:
     records.read_mutated(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("input_sizes", [1]), ("frames", {"name": "a", "filename": "a.cc", "line": 1})],
+)
+def test_a_long_list_named_by_every_entry_is_not_read_by_every_entry(key, value) -> None:
+    longs = [[value] * (100_000 + number) for number in range(10)]
+    many = [entry(n, n + 1) | {key: longs[n % 10]} for n in range(4000)]
+    begun = time.process_time()
+    with contextlib.suppress(FlightRecordError):
+        dump.read(nccl(*many))
+    assert time.process_time() - begun < 5
+
+
+def test_sizes_without_end_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(rows, "_MOST_WORK", 1000)
+    many = [entry(number, number + 1) | {"input_sizes": [[number, n] for n in range(100)]}
+            for number in range(9)]  # fmt: skip
+    with pytest.raises(FlightRecordError, match="1000 sizes"):
+        dump.read(nccl(*many))
+
+
+def test_keys_that_only_later_entries_have_are_seen() -> None:
+    first, second = entry(0, 1), entry(1, 2)
+    first["something"] = "of its own"
+    second["frames"] = [{"name": "step", "filename": "train.py", "line": 7}]
+    assert dump.read(nccl(first, second)).sites == ("train.py:7 step",)
+
+
+def test_payloads_that_come_in_turns_keep_their_numbers() -> None:
+    many = [entry(n, n + 1) | {"input_sizes": [[n % 20]]} for n in range(100)]
+    found = dump.read(nccl(*many))
+    assert [found.payloads[one].sizes_in for one in found.columns["payload"]] == [
+        ((n % 20,),) for n in range(100)
+    ]
+    assert len(found.payloads) == 20

@@ -94,6 +94,26 @@ def test_a_key_whose_hash_would_overflow_the_stack_is_refused() -> None:
         safe_pickle.loads(b"\x80\x02})" + b"\x85" * 1_000_000 + b"Ns.")
 
 
+def test_a_tuple_hidden_behind_a_number_used_twice_is_refused() -> None:
+    # "q 0" twice, then the reader numbers by itself: it calls the tuple 1, a count of puts says 2.
+    data = b"\x80\x04Nq\x00Nq\x00)\x94K\x01q\x02" + b"h\x01\x85."
+    with pytest.raises(FlightRecordError, match="two ways of numbering"):
+        safe_pickle.loads(data)
+
+
+def test_a_number_used_again_for_a_container_is_not_taken_for_the_text_it_was() -> None:
+    with pytest.raises(FlightRecordError, match="tuple that holds a container"):
+        safe_pickle.loads(b"\x80\x02X\x01\x00\x00\x00aq\x00)q\x00h\x00\x85.")
+
+
+@pytest.mark.parametrize("size", [1 << 15, (1 << 15) + 1, 3 << 15, 200_001])
+def test_texts_and_instructions_may_lie_across_any_border(size) -> None:
+    for text in ("a" * (size - 9), "q" * (size - 8), "." * size):
+        value = [text, list(range(size // 3)), text]
+        assert safe_pickle.loads(pickle.dumps(value, protocol=2)) == value
+        assert safe_pickle.loads(pickle.dumps(value, protocol=4)) == value
+
+
 def test_a_list_in_a_list_in_a_list_a_million_times_is_no_crash() -> None:
     value = safe_pickle.loads(b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".")
     assert type(value) is list
