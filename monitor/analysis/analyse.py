@@ -45,7 +45,8 @@ def analyse(job: Job) -> Analysis:
     found = [
         root
         for root in candidates
-        if not any(_follows(root, one) for one in diverging) and not skew.young(graph, root.scene)
+        if not any(_follows(graph, root, one) for one in diverging)
+        and not skew.young(graph, root.scene)
     ]
     culprits = {rank for root in found for rank in root.finding.culprits}
     culprits |= {rank for one in diverging for rank in one.culprits}
@@ -64,23 +65,30 @@ def analyse(job: Job) -> Analysis:
     )
 
 
-def _follows(root: Root, one: Divergence) -> bool:
+def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
     """Whether a root is only what a divergence leads to.
 
     Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
     that did not come at all is a fault of its own, unless the slip left it a call behind or made
-    those inside a call ahead; so is one whose GPU stopped elsewhere.
+    those inside a call ahead; so is one whose GPU stopped elsewhere or did not even begin, and one
+    that takes another order than ranks which do not differ.
     """
     if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
         return False
+    culprits = set(root.finding.culprits)
+    own = bool(culprits) and culprits <= set(one.culprits)
     match root.finding.kind:
         case Fault.GPU_BEHIND:
-            return (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+            here = (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+            return here and (own or not culprits <= graph.unbegun)
         case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
             joined = {rank for stuck in root.scene for rank in stuck.joined}
             slipped = one.kind in (Fault.SKIPPED, Fault.EXTRA)
-            own = root.finding.culprits and set(root.finding.culprits) <= set(one.culprits)
-            return slipped and (bool(own) or joined <= set(one.culprits))
+            return slipped and (own or joined <= set(one.culprits))
+        case Fault.ORDER_INVERSION:
+            # where nobody knows who differs, it may be one of these, and the order its consequence
+            tied = set() if one.culprits else {rank for side in one.sides[1:] for rank in side}
+            return not culprits or own or bool(culprits & tied)
         case _:
             return True
 
