@@ -37,8 +37,9 @@ def analyse(job: Job) -> Analysis:
     diverging = sequences.divergences(graph.index, calls, witness)
     diverging = (*diverging, *slips.slips(graph, calls, diverging))
     diverging = (*diverging, *wholes.wholes(graph, calls, diverging))
+    different = {rank for one in diverging for rank in one.culprits}
     candidates = (
-        *absent(graph, witness),
+        *absent(graph, witness, different),
         *inside(graph),
         *cycles(graph, witness),
     )
@@ -48,8 +49,7 @@ def analyse(job: Job) -> Analysis:
         if not any(_follows(graph, root, one) for one in diverging)
         and not skew.young(graph, root.scene)
     ]
-    culprits = {rank for root in found for rank in root.finding.culprits}
-    culprits |= {rank for one in diverging for rank in one.culprits}
+    culprits = different | {rank for root in found for rank in root.finding.culprits}
     still = [root for root in found if skew.settled(graph, root.scene, culprits)]
     if not still and not any(one.live for one in diverging):
         still += [
