@@ -16,6 +16,7 @@ from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.analysis.graph import Graph
 from monitor.analysis.lost import moved
 from monitor.analysis.mismatch import mismatch
+from monitor.analysis.order import orders
 from monitor.analysis.root import Root
 from monitor.analysis.sequences import Divergence
 from monitor.analysis.silent import silent
@@ -41,7 +42,7 @@ def analyse(job: Job) -> Analysis:
     candidates = (
         *absent(graph, witness, different),
         *inside(graph),
-        *cycles(graph, witness),
+        *_inverted(graph, witness),
     )
     found = [
         root
@@ -63,6 +64,21 @@ def analyse(job: Job) -> Analysis:
         waits=tuple(_waits(graph)),
         notes=tuple(_notes(graph, skewed=len(still) < len(found), found=bool(findings))),
     )
+
+
+def _inverted(graph: Graph, witness: Witness) -> Iterable[Root]:
+    """Cycles, and ranks whose calls are in another order without one; each rank once.
+
+    Where the stuck tie, those who queue behind them may have settled whose order is wrong.
+    """
+    known = tuple(cycles(graph, witness))
+    named = {rank for root in known for rank in root.finding.culprits}
+    queued = [one for one in orders(graph, witness) if not named & set(one.finding.culprits)]
+    settled = {rank for one in queued for rank in one.finding.culprits}
+    for root in known:
+        if root.finding.culprits or not settled & {r for s in root.finding.between for r in s}:
+            yield root
+    yield from queued
 
 
 def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
