@@ -12,6 +12,7 @@ from monitor.analysis.absent import absent
 from monitor.analysis.behind import inside
 from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
+from monitor.analysis.doubled import doubled
 from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.analysis.graph import Graph
 from monitor.analysis.lost import moved
@@ -43,6 +44,7 @@ def analyse(job: Job) -> Analysis:
         *absent(graph, witness, different),
         *inside(graph),
         *_inverted(graph, witness),
+        *doubled(graph, calls, witness),
     )
     found = [
         root

@@ -53,3 +53,24 @@ def test_who_is_held_up_elsewhere_is_no_witness_that_a_call_is_one_too_many() ->
     tp, dp = Call("tp"), Call("dp")
     called = {0: [dp], 1: [dp, dp.open()], 2: [dp, tp, tp.open()], 3: [tp, tp.open()], 4: [tp]}
     assert analyse(job(called, {"dp": (0, 1, 2), "tp": (2, 3, 4)})).culprits == (0, 4)
+
+
+def test_a_call_made_once_more_is_found_in_the_queues_behind_another_fault() -> None:
+    step = [Call("tp", size=16), Call(size=8), Call(size=1)]
+    queued = [one.open() for one in step]
+    wrong = [Call("tp", size=17).open(), *queued[1:]]
+    called = {r: [*step * 3, *queued] for r in (0, 1, 2)}
+    called |= {3: [*step * 3, *wrong], 4: [*step * 3, *queued, Call(size=1).open()]}
+    found = analyse(job(called, {"tp": (0, 1, 2, 3, 4)}, waited_s=60))
+    kinds = {one.kind: one.culprits for one in found.findings}
+    assert kinds == {Fault.MISMATCH: (3,), Fault.EXTRA: (4,)}
+
+
+def test_a_rank_that_queued_what_comes_next_only_got_further() -> None:
+    step = [Call("tp", size=16), Call(size=8), Call(size=1)]
+    queued = [one.open() for one in step]
+    called = {r: [*step * 3, *queued] for r in (0, 1, 2)}
+    called |= {3: [*step * 3, Call("tp", size=17).open(), *queued[1:]]}
+    called |= {4: [*step * 3, *queued, Call(size=2).open()]}
+    found = analyse(job(called, {"tp": (0, 1, 2, 3, 4)}, waited_s=60))
+    assert found.culprits == (3,)
