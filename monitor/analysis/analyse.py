@@ -105,7 +105,7 @@ def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
             return slipped and (own or joined <= set(one.culprits))
         case Fault.ORDER_INVERSION:
             # where nobody knows who differs, it may be one of these, and the order its consequence
-            tied = set() if one.culprits else {rank for side in one.sides[1:] for rank in side}
+            tied = set() if one.culprits else {rank for side in one.sides for rank in side}
             return not culprits or own or bool(culprits & tied)
         case _:
             return True

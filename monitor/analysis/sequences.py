@@ -66,13 +66,20 @@ def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergenc
     known: dict[int, list[Divergence]] = {}
     for begin, end in _differing(calls):
         earlier = known.setdefault(int(calls.group[begin]), [])
-        if len(earlier) > _PER_GROUP:
+        tied = any(not d.culprits and not d.passing for d in earlier)
+        if len(earlier) > _PER_GROUP or (tied and not _most_agree(index, calls, begin, end)):
             continue
         one = _judge(index, calls, witness, slice(begin, end))
         if not any(_repeats(one, before) for before in earlier):
             found.append(one)
         earlier.append(one)
     return tuple(found)
+
+
+def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
+    """Whether a strict majority of the group gave the same; cheaper than asking their past."""
+    size = max(end - begin, len(index.job.groups[int(calls.group[begin])].members))
+    return 2 * int(np.unique(calls.given[begin:end], return_counts=True)[1].max()) > size
 
 
 def _repeats(one: Divergence, before: Divergence) -> bool:
