@@ -54,10 +54,10 @@ def analyse(job: Job) -> Analysis:
     ]
     culprits = different | {rank for root in found for rank in root.finding.culprits}
     still = [root for root in found if skew.settled(graph, root.scene, culprits)]
-    if not any(root.finding.culprits for root in still) and not any(d.live for d in diverging):
+    if not still and not any(one.live for one in diverging):
         still += [
             root
-            for root in silent(graph, beside=bool(still))
+            for root in silent(graph)
             if skew.settled(graph, root.scene, ()) and not skew.young(graph, root.scene)
         ]
     findings = [mismatch(graph, one) for one in diverging] + [root.finding for root in still]

@@ -1,10 +1,9 @@
 """Ranks without a record, and when that makes them the culprits.
 
 Theory of operation. A rank that cannot write its record is often the one that is dead or stopped,
-but a record may also be lost. So the silent are accused only where nobody that did speak is, and
-only when they are few. Of several, those are accused for which alone a collective waits. Beside a
-fault that nobody can be blamed for, a silent rank may be its victim; then it has to be the only one
-that several ranks wait for, with nothing before that.
+but a record may also be lost. So the silent are accused only where nothing that did speak explains
+the wait, and only when they are few. Of several, those are accused for which alone a collective
+waits.
 """
 
 from __future__ import annotations
@@ -20,21 +19,10 @@ _FEW = 4
 """Accused are at most one in so many. Lower: a job of which half the records were lost accuses
 them. Higher: a host that died is called unknown."""
 
-_WAITING = 2
-"""So many ranks have to wait for a silent one beside another fault. Lower: one that is misled by
-that fault accuses it. Higher: in small groups nobody is named."""
 
-
-def silent(graph: Graph, *, beside: bool = False) -> Iterable[Root]:
-    """At most one finding: the silent ranks that others wait for.
-
-    `beside`: whether another fault was found, for which nobody is blamed.
-    """
+def silent(graph: Graph) -> Iterable[Root]:
+    """At most one finding: the silent ranks that others wait for."""
     waiting = [one for one in graph.stuck if one.silent and not one.absent]
-    if beside:
-        waiting = [one for one in waiting if one.front and not one.held and len(one.silent) == 1]
-        if len({rank for one in waiting for rank in one.front}) < _WAITING:
-            return
     alone = {one.silent[0] for one in waiting if len(one.silent) == 1}
     unclear = {r for one in waiting if not alone & set(one.silent) for r in one.silent}
     accused = tuple(sorted(alone | unclear))
