@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
-from monitor.analysis.graph import Graph
+from monitor.analysis.graph import Graph, Stuck
+from monitor.analysis.index import SYNCHRONISING
 from monitor.analysis.root import Root
 
 _FEW = 4
@@ -20,9 +21,16 @@ _FEW = 4
 them. Higher: a host that died is called unknown."""
 
 
+def _over(graph: Graph, one: Stuck) -> bool:
+    """Whether somebody got out of it, and nobody does before all are in: the silent were, too."""
+    return bool(one.done) and graph.index.op(one.row) in SYNCHRONISING
+
+
 def silent(graph: Graph) -> Iterable[Root]:
     """At most one finding: the silent ranks that others wait for."""
-    waiting = [one for one in graph.stuck if one.silent and not one.absent]
+    waiting = [
+        one for one in graph.stuck if one.silent and not one.absent and not _over(graph, one)
+    ]
     alone = {one.silent[0] for one in waiting if len(one.silent) == 1}
     unclear = {r for one in waiting if not alone & set(one.silent) for r in one.silent}
     accused = tuple(sorted(alone | unclear))

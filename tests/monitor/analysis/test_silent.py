@@ -47,3 +47,9 @@ def test_a_silent_rank_may_be_the_victim_of_a_fault_that_nobody_is_blamed_for() 
     called |= {3: [Call("stage2").open()], 4: [Call("stage2").open()]}
     found = analyse(job(called, groups, silent=[2], waited_s=60))
     assert not found.culprits
+
+
+def test_a_silent_rank_does_not_hold_up_what_others_got_out_of() -> None:
+    called = {r: [Call(), Call().open()] for r in (0, 1, 2)}
+    called |= {r: [Call(), Call(), Call("tp").open(), Call().open()] for r in (3, 4)}
+    assert not analyse(job(called, {"tp": (0, 3, 4)}, silent=[5], only_active=True)).culprits
