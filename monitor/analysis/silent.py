@@ -15,6 +15,7 @@ from monitor.analysis.finding import Confidence, Fault, Finding
 from monitor.analysis.graph import Graph, Stuck
 from monitor.analysis.index import SYNCHRONISING
 from monitor.analysis.root import Root
+from monitor.flight_recorder.job import Backend
 
 _FEW = 4
 """Accused are at most one in so many. Lower: a job of which half the records were lost accuses
@@ -22,8 +23,13 @@ them. Higher: a host that died is called unknown."""
 
 
 def _over(graph: Graph, one: Stuck) -> bool:
-    """Whether somebody got out of it, and nobody does before all are in: the silent were, too."""
-    return bool(one.done) and graph.index.op(one.row) in SYNCHRONISING
+    """Whether somebody got out of it, and nobody does before all are in: the silent were, too.
+
+    What gloo ended by an error looks completed (see `lost`).
+    """
+    ranks = graph.index.job.ranks
+    through = any(ranks[rank].backend is Backend.NCCL for rank in one.done)
+    return through and graph.index.op(one.row) in SYNCHRONISING
 
 
 def silent(graph: Graph) -> Iterable[Root]:
