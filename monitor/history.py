@@ -6,20 +6,20 @@ counters). A stall is a lower bound: the smaller of the rank's own ages (of its 
 the last collective it entered or left) and the time over which this monitor saw the same
 counters. So neither a late monitor nor a
 missed poll can inflate it, and a rank that moved and came back to the same phase is
-not stalled. Paces come from `pace`; a window that a restart, a heal or a death touched is
+not stalled. Paces come from `pace`, what the job's own pauses teach from `habits`; a window that a restart, a heal or a death touched is
 thrown away, for its host was busy with something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from statistics import median
 from typing import Final
 
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
+from monitor.habits import Gap, Habits
 from monitor.names import GroupName, Host, RankName, ReplicaId
 from monitor.pace import PaceMeter, Reading
 from monitor.snapshot import LighthouseView, Observation, Snapshot
@@ -37,7 +37,14 @@ from worker_server.wire import (
 FINISHED_PHASE: Final = "finished"
 """What a rank reports when its training is over: it may then stand still or end at will."""
 
+OUTSIDE: Final = "outside of collectives"
+"""What a rank that reports no phases is said to be in, when it is in no collective."""
+
 _FORGET_S: Final = 3600.0
+_RUNNING: Final = ("R", "D")
+"""States of a main thread that works, wants to work or waits for the disk."""
+_COLLECTIVES_A_STEP: Final = 10
+"""Collectives that stand for a step of the warm-up where no steps are reported."""
 
 
 @dataclass(slots=True)
@@ -62,6 +69,12 @@ class RankTrack:
     progress_since_s: float = 0.0
     moved_s: float | None = None
     """When this monitor last saw the progress counter change."""
+    still_sweeps: int = 0
+    """Sweeps in a row that saw no progress."""
+    running_sweeps: int = 0
+    """Of these, those that saw the main thread run or wait for the disk."""
+    healed_commits: int | None = None
+    """Commits of this incarnation when it was last seen healing; None: never."""
     dead_sightings: int = 0
     died_s: float | None = None
     first_commit_s: float | None = None
@@ -96,13 +109,32 @@ class RankTrack:
         return 0 if self.step is None else self.step.commits
 
     @property
+    def doing(self) -> str:
+        """The phase of the latest report; `OUTSIDE` where no phases are reported."""
+        return OUTSIDE if self.step is None else self.step.phase
+
+    @property
+    def phased(self) -> bool:
+        """Whether the loop itself says when it waits; what others call a phase may hold waiting."""
+        return self.step is not None and self.step.source == SOURCE_REPORTER
+
+    @property
     def stall_s(self) -> float:
         """At least so long without progress, at the time of the latest report."""
         report = self.report
-        if report is None or report.step is None or self.report_s is None:
+        if report is None or self.report_s is None:
             return 0.0
-        own_s = min((report.step.phase_age_s, *(head.age_s for head in report.heads)))
-        return max(0.0, min(own_s, self.report_s - self.progress_since_s))
+        ages_s = [head.age_s for head in report.heads]
+        if report.step is not None:
+            ages_s.append(report.step.phase_age_s)
+        if not ages_s:
+            return 0.0
+        return max(0.0, min(*ages_s, self.report_s - self.progress_since_s))
+
+    @property
+    def running(self) -> bool:
+        """Whether its main thread was seen running in most sweeps of a stall, and in 3 at least."""
+        return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
 
     @property
     def step_s(self) -> float | None:
@@ -133,13 +165,17 @@ class History:
     """Of the latest tick; None while the Lighthouse is away."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
+    habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
+    """Pauses that ended well."""
+    pausing: frozenset[RankName] = frozenset()
+    """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: KeeperConfig) -> History:
         """An empty history."""
-        return cls(config, PaceMeter(config))
+        return cls(config, PaceMeter(config), habits=Habits(config))
 
     # -- what detectors ask ----------------------------------------------------------------
 
@@ -152,8 +188,15 @@ class History:
         return self._groups
 
     def starting(self, track: RankTrack) -> bool:
-        """Whether a rank has not yet the commits that its judgement needs."""
-        return track.commits < self.config.warm_up_commits
+        """Whether a rank has not yet the steps, since its start or heal, that its judgement needs.
+
+        Without steps, collectives count.
+        """
+        warm_up = self.config.warm_up_commits
+        if track.step is None:
+            heads = () if track.report is None else track.report.heads
+            return sum(head.completed for head in heads) < _COLLECTIVES_A_STEP * warm_up
+        return track.commits - (track.healed_commits or 0) < warm_up
 
     def learned_step_s(self, track: RankTrack) -> float:
         """Seconds a step of this rank: the median of its windows, else the mean of its life."""
@@ -166,22 +209,11 @@ class History:
             return median(recent)
         return track.step_s or 0.0
 
-    def allowance_s(self, track: RankTrack) -> float:
-        """How long this rank may stand still in what it does now, pauses and warm-up allowed."""
-        config, step = self.config, track.step
-        if step is None or step.phase == FINISHED_PHASE:
-            return inf
-        allowed = [self.hang_after_s(track)]
-        if step.phase in LONG_PHASES:
-            allowed.append(config.long_phase_budget_s)
-        if step.healing:
-            allowed.append(config.healing_budget_s)
-        if self.starting(track):
-            allowed.append(config.warm_up_budget_s)
-        return max(allowed)
-
     def hang_after_s(self, track: RankTrack) -> float:
-        """How long this rank may stand still: max(floor, factor x learned step time)."""
+        """How long this rank may stand still: max(floor, factor x learned step time).
+
+        What it does now may allow for more, see `detectors.patience`.
+        """
         return max(self.config.stall_floor_s, self.config.stall_factor * self.learned_step_s(track))
 
     def replica_id(self, group: GroupName) -> ReplicaId | None:
@@ -272,10 +304,32 @@ class History:
                 track.silent_since_s = now_s
             return
         track.silent_since_s = None
+        before, before_s = track.report, track.report_s
         _push_step(track, report, now_s)
         _push_process(track, report, now_s)
+        if before is not None and before_s is not None:
+            self._learn(track, before, now_s - before_s)
         if self._disturbs(track):
             self.disturbed_s = now_s
+
+    def _learn(self, track: RankTrack, before: StateReport, since_s: float) -> None:
+        """Remember a pause that this report shows to be over."""
+        report = track.report
+        if report is None or self.starting(track) or before.process.state in ("T", "t"):
+            return
+        for phase, span_s in _pauses(before, report, since_s):
+            alone = track.rank in self.pausing and track.still_sweeps == 0
+            if (alone or phase in LONG_PHASES) and span_s > 0:
+                self.habits.take(
+                    Gap(
+                        rank=track.rank,
+                        role=track.identity.group_rank,
+                        phase=phase,
+                        span_s=span_s,
+                        ended_s=self.now_s,
+                        step=None if before.step is None else before.step.step,
+                    )
+                )
 
     def _disturbs(self, track: RankTrack) -> bool:
         """Whether a rank is busy coming or going, at the cost of its host's other processes."""
@@ -348,17 +402,46 @@ def _order(track: RankTrack) -> tuple[str, int]:
 def _push_step(track: RankTrack, report: StateReport, now_s: float) -> None:
     before, step = track.step, report.step
     track.report, track.report_s = report, now_s
-    if step is None:
-        return
-    progress = step.progress, sum(head.enqueued + head.completed for head in report.heads)
+    moves = sum(head.enqueued + head.completed for head in report.heads)
+    progress = 0 if step is None else step.progress, moves
     if progress != track.progress:
         if track.progress is not None:
             track.moved_s = now_s
         track.progress, track.progress_since_s = progress, now_s
+        track.still_sweeps = track.running_sweeps = 0
+    else:
+        track.still_sweeps += 1
+        track.running_sweeps += report.process.state in _RUNNING
+    if step is None:
+        return
+    if step.healing:
+        track.healed_commits = step.commits
     if step.last_commit_age_s is not None:
         track.last_commit_s = now_s - step.last_commit_age_s
         if track.first_commit_s is None and (before is not None or step.commits == 1):
             track.first_commit_s = track.last_commit_s
+
+
+def _pauses(
+    before: StateReport, after: StateReport, since_s: float
+) -> Iterable[tuple[str, float]]:
+    """Phases and seconds of the pauses that may have ended between two reports of one process.
+
+    A declared phase says its seconds itself. Another lasted at most from its start to this report,
+    and no longer than its phase's seconds grew.
+    """
+    was, step = before.step, after.step
+    if was is None or step is None:
+        ages_s = [head.age_s for head in before.heads]
+        if ages_s:
+            yield OUTSIDE, min(ages_s) + since_s
+        return
+    for phase in sorted(LONG_PHASES & step.seconds.keys()):
+        yield phase, step.seconds[phase] - was.seconds.get(phase, 0.0)
+    if was.phase not in LONG_PHASES:
+        grown_s = step.seconds.get(was.phase, 0.0) - was.seconds.get(was.phase, 0.0)
+        longest_s = min((was.phase_age_s, *(head.age_s for head in before.heads))) + since_s
+        yield was.phase, min(longest_s, grown_s) if grown_s > 0 else longest_s
 
 
 def _push_process(track: RankTrack, report: StateReport, now_s: float) -> None:

@@ -22,6 +22,8 @@ from monitor.detectors.inhibit import inhibit
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.straggler import straggler
+from monitor.detectors.unphased import unphased
+from monitor.detectors.unphased import wanted as wanted_unphased
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
@@ -78,6 +80,7 @@ DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
+    Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
 )
@@ -124,7 +127,8 @@ class Pipeline:
         decisions = self._decide(snapshot)
         wanted: tuple[RankName, ...] | None = ()
         if graph is not None:
-            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+            self._history.pausing = graph.pausing
+            wanted = _guarded("records", failures, lambda: _wanted(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,
             verdicts=verdicts,
@@ -269,6 +273,11 @@ def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T 
     except Exception as exc:  # noqa: BLE001 - one crashed detector must not blind the others
         failures[name] = f"{type(exc).__name__}: {exc}"
         return None
+
+
+def _wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose records a detector asks for; sorted, each once."""
+    return tuple(sorted({*wanted_records(history, graph), *wanted_unphased(history, graph)}))
 
 
 def _view(
