@@ -131,11 +131,13 @@ def _rhythm(events: Iterable[Gap]) -> int | None:
     if len(steps) < _BEATS:
         return None
     intervals = [b - a for a, b in zip(steps, steps[1:], strict=False)]
-    every = min(intervals)
-    if every <= 2 * _SLACK_STEPS + 1:
+    least = min(intervals)
+    if least <= 2 * _SLACK_STEPS + 1:
         return None
-    off = [abs(interval - every * round(interval / every)) for interval in intervals]
-    return every if max(off) <= _SLACK_STEPS else None
+    times = [round(interval / least) for interval in intervals]
+    every = round(sum(intervals) / sum(times))
+    off = (abs(i - every * n) for i, n in zip(intervals, times, strict=True))
+    return every if max(off) <= 2 * _SLACK_STEPS else None
 
 
 def _due(events: Sequence[Gap], every: int, step: int) -> bool:

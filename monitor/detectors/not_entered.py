@@ -46,7 +46,7 @@ def _verdict(
         victims=victims,
         evidence={track.rank: _evidence(track) for track in roots}
         | {
-            "threshold": "; ".join(dict.fromkeys(_threshold(history, graph, t) for t in roots)),
+            "threshold": "; ".join(dict.fromkeys(str(patience(history, graph, t)) for t in roots)),
             "source": _source(history, graph, roots),
         },
         signature=f"not_entered:{culprits[0]}:{_phase(roots[0])}",
@@ -69,12 +69,6 @@ def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
     if standing is Standing.LEFT:
         return f"{still}{usual}, inside a collective that its peers have completed"
     return still + usual
-
-
-def _threshold(history: History, graph: WaitGraph, track: RankTrack) -> str:
-    """Such as `5 s: 5 s floor`."""
-    allowed = patience(history, graph, track)
-    return f"{seconds(allowed.span_s)}: {allowed.source}"
 
 
 def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:

@@ -26,11 +26,16 @@ class Allowance:
     span_s: float
     source: str
 
+    def __str__(self) -> str:
+        """Such as `5 s floor`, or `2 x learned gap 10 s of 'other': 20 s`."""
+        plain = self.source.startswith(f"{self.span_s:g} s")
+        return self.source if plain else f"{self.source}: {seconds(self.span_s)}"
+
     def times(self, factor: float, why: str) -> Allowance:
         """So many times as long."""
         if factor == 1:
             return self
-        return Allowance(factor * self.span_s, f"{factor:g} x ({self.source}): {why}")
+        return Allowance(factor * self.span_s, f"{factor:g} x ({self.source}), {why}")
 
 
 def allowance(history: History, track: RankTrack) -> Allowance:

@@ -134,7 +134,7 @@ def _verdict(
         evidence=also
         | {
             "source": polls if records is None else f"flight records, found by {polls}",
-            "threshold": f"{seconds(allowed.span_s)}: {allowed.source}",
+            "threshold": str(allowed),
         },
         signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}",
     )  # fmt: skip

@@ -81,6 +81,10 @@ class SimRank:
     """Next all_reduce goes wrong: op | size | extra | abort."""
     healing_until_s: float = 0.0
     pauses: list[tuple[str, float]] = field(default_factory=list)
+    habits: list[tuple[int, str, float]] = field(default_factory=list)
+    """Every so many steps, a pause in this phase of so many seconds."""
+    state: str = "S"
+    """State of its main thread while it lives and is not stopped."""
     resume: str = "data"
     enqueued: int = 0
     completed: int = 0
@@ -238,6 +242,26 @@ def pause(ranks: Iterable[str], phase: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         for rank in named:
             fleet.rank(rank).pauses.append((phase, for_s))
+
+    return do
+
+
+def habit(ranks: Iterable[str], every: int, phase: str, for_s: float) -> Fault:
+    """From now on a pause after every so many steps."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).habits.append((every, phase, for_s))
+
+    return do
+
+
+def runs(rank: str, state: str = "R") -> Fault:
+    """The main thread is seen running from now on, whatever it does."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).state = state
 
     return do
 
@@ -426,6 +450,12 @@ class SimFleet:
                 rank.place = "cross"
                 rank.enter_phase("communication", self.now_s)
             case "optimizer" | "pause":
+                if rank.place == "optimizer":
+                    rank.pauses += [
+                        (phase, for_s * (1 + self.noise * self.random.uniform(-1, 1)))
+                        for every, phase, for_s in rank.habits
+                        if rank.step % every == 0
+                    ]
                 if rank.pauses:
                     phase, for_s = rank.pauses.pop(0)
                     rank.place, rank.left_s = "pause", for_s
@@ -604,7 +634,7 @@ class SimFleet:
             identity=rank.identity,
             process=Process(
                 alive=rank.alive,
-                state=None if dead else "T" if rank.stopped else "S",
+                state=None if dead else "T" if rank.stopped else rank.state,
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
                 interpreter_age_s=None if dead else interpreter,
             ),

@@ -189,12 +189,6 @@ def coarse(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, observations=tuple(change(seen) for seen in snapshot.observations))
 
 
-def test_a_frameworks_phase_accuses_nobody_for_it_may_hold_waiting_inside() -> None:
-    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1", "backward"))]), alter=coarse).run(40)
-    assert drive.fired == {}
-    assert drive.evicted() == []
-
-
 def test_a_stopped_process_is_named_whoever_tells_its_steps() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.1"))]), alter=coarse).run(40)
     assert drive.incident("not_entered").culprits == ("rg_1.1",)
