@@ -31,6 +31,7 @@ from monitor.snapshot import (
     Unreachable,
 )
 from worker_server.wire import (
+    SOURCE_REPORTER,
     FlightRecord,
     GroupHead,
     Identity,
@@ -47,6 +48,7 @@ START_S = 1_000_000.0
 
 WORK = {"data": 0.02, "forward": 0.10, "backward": 0.15, "optimizer": 0.03}
 INTRA = "intra"
+ACROSS = "torchft"
 
 
 @dataclass
@@ -91,6 +93,13 @@ class SimRank:
     op: str = "all_gather"
     head_since_s: float = 0.0
     nth: int = 0
+    tokens: int = 0
+    tokens_a_step: int = 0
+    across: int = 0
+    """Collectives across groups entered."""
+    across_since_s: float = 0.0
+    begun_s: float = 0.0
+    """When the present attempt began, or the last one ended."""
     ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
 
     @property
@@ -321,6 +330,8 @@ class SimFleet:
         tick_s: float = 1.0,
         relaunch: bool = True,
         pace: float = 1.0,
+        source: str | None = SOURCE_REPORTER,
+        across: bool = False,
     ) -> None:
         names = [f"rg_{n}" for n in range(groups)] if isinstance(groups, int) else list(groups)
         self.now_s = START_S
@@ -328,6 +339,10 @@ class SimFleet:
         self.tick_s = tick_s
         self.noise = noise
         self.pace = pace
+        self.source = source
+        """Who tells the steps; None: nobody does, the ranks only attached."""
+        self.across = across
+        """Whether heads show the collectives across groups."""
         self.random = random.Random(seed)
         self.script = sorted(script, key=lambda line: line.at_s)
         self.groups: dict[str, list[SimRank]] = {}
@@ -403,6 +418,7 @@ class SimFleet:
     def _begin(self, rank: SimRank) -> None:
         rank.attempt += 1
         rank.nth = 0
+        rank.begun_s = self.now_s
         self._work(rank, "data")
 
     def _work(self, rank: SimRank, phase: str) -> None:
@@ -447,8 +463,7 @@ class SimFleet:
             case "backward" if rank.world_size > 1:
                 self._reduce(rank)
             case "backward" | "start":
-                rank.place = "cross"
-                rank.enter_phase("communication", self.now_s)
+                self._cross(rank)
             case "optimizer" | "pause":
                 if rank.place == "optimizer":
                     rank.pauses += [
@@ -497,8 +512,13 @@ class SimFleet:
             rank.place = "extra"
             rank.enter_collective("all_reduce", self.now_s)
         else:
-            rank.place = "cross"
-            rank.enter_phase("communication", self.now_s)
+            self._cross(rank)
+
+    def _cross(self, rank: SimRank) -> None:
+        rank.place = "cross"
+        rank.enter_phase("communication", self.now_s)
+        rank.across += 1
+        rank.across_since_s = self.now_s
 
     def _barrier(self) -> None:
         inside = {
@@ -518,6 +538,7 @@ class SimFleet:
             self.quorum_id += 1
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
+                rank.begun_s = rank.across_since_s = self.now_s
                 if name in joining:
                     rank.step = step
                     rank.healing_until_s = self.now_s + 1.0
@@ -526,6 +547,7 @@ class SimFleet:
                     continue
                 rank.step, rank.commits = step + 1, rank.commits + 1
                 rank.committed_s = self.now_s
+                rank.tokens += rank.tokens_a_step
                 self._work(rank, "optimizer")
 
     def _lighthouse(self) -> None:
@@ -617,9 +639,16 @@ class SimFleet:
             interpreter = now_s - rank.gil_since_s
         if rank.stopped:
             interpreter = now_s - rank.phase_since_s
-        heads = ()
+        heads: tuple[GroupHead, ...] = ()
+        if self.across and rank.across:
+            inside = rank.across if rank.place == "cross" else 0
+            done = rank.across - bool(inside)
+            age_s = now_s - rank.across_since_s
+            size = len(self.quorum)
+            heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
         if rank.world_size > 1 and rank.enqueued:
             heads = (
+                *heads,
                 GroupHead(
                     INTRA,
                     rank.world_size,
@@ -638,23 +667,40 @@ class SimFleet:
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
                 interpreter_age_s=None if dead else interpreter,
             ),
-            step=StepState(
-                step=rank.step,
-                attempt=rank.attempt,
-                progress=rank.progress,
-                phase=rank.phase,
-                phase_age_s=max(0.0, now_s - rank.phase_since_s),
-                commits=rank.commits,
-                last_commit_age_s=None
-                if rank.committed_s is None
-                else max(0.0, now_s - rank.committed_s),
-                replica_id=rank.replica_id,
-                quorum_id=self.quorum_id,
-                participants=len(self.quorum),
-                healing=now_s < rank.healing_until_s,
-                seconds=dict(rank.seconds),
-            ),
+            step=self._step(rank, now_s),
             heads=heads,
+        )
+
+    def _step(self, rank: SimRank, now_s: float) -> StepState | None:
+        if self.source is None:
+            return None
+        told = StepState(
+            step=rank.step,
+            attempt=rank.attempt,
+            progress=rank.progress,
+            phase=rank.phase,
+            phase_age_s=max(0.0, now_s - rank.phase_since_s),
+            commits=rank.commits,
+            last_commit_age_s=None
+            if rank.committed_s is None
+            else max(0.0, now_s - rank.committed_s),
+            replica_id=rank.replica_id,
+            quorum_id=self.quorum_id,
+            participants=len(self.quorum),
+            healing=now_s < rank.healing_until_s,
+            seconds=dict(rank.seconds),
+            tokens=rank.tokens,
+        )
+        if self.source == SOURCE_REPORTER:
+            return told
+        return replace(
+            told,
+            step=rank.step + (rank.attempt > rank.commits),
+            source=self.source,
+            phase="other",
+            phase_age_s=max(0.0, now_s - rank.begun_s),
+            progress=rank.attempt + rank.commits,
+            seconds={"other": now_s - START_S},
         )
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:
@@ -673,8 +719,8 @@ class SimFleet:
                     op=entry["op"],
                     sizes_in=entry["sizes_in"],
                     dtype="torch.float32",
-                    step=entry["step"],
-                    attempt=entry["attempt"],
+                    step=None if self.source is None else entry["step"],
+                    attempt=None if self.source is None else entry["attempt"],
                     nth=entry["nth"],
                     site="train.py:42",
                     enter_age_s=self.now_s - entry["enter_s"],
