@@ -102,11 +102,18 @@ class KeeperConfig:
     restart_quiet_s: float = 15.0
     """After a group (re)started or died, its host's CPU is busy: windows do not count."""
 
+    # -- Lighthouse away: monitor.detectors.lighthouse_away ---------------------------------
+    lighthouse_away_s: float = 10.0
+    """A Lighthouse that does not answer for so long is away. It starts again within 1 to 2 s, and
+    forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""
+
     # -- incidents -------------------------------------------------------------------------
     clear_s: float = 3.0
     """A fault not seen for so long, its ranks progressing, has passed by itself."""
     straggler_clear_s: float = 30.0
     """The same for a straggler, which is seen by windows only."""
+    lag_clear_s: float = 60.0
+    """The same for a replica lag: a loop has turns that last seconds to a minute."""
     keep_resolved_s: float = 3600.0
     """Resolved incidents are shown, and their signatures remembered, for so long."""
     follow_s: float = 600.0
@@ -196,6 +203,8 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "restart_quiet_s": (0, 3600),
     "clear_s": (0, 3600),
     "straggler_clear_s": (0, 3600),
+    "lighthouse_away_s": (1, _DAY),
+    "lag_clear_s": (0, _DAY),
     "keep_resolved_s": (60, 30 * _DAY),
     "follow_s": (0, _DAY),
     "min_replicas": (1, 1e6),

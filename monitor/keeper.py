@@ -25,6 +25,7 @@ from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
 from monitor.quarantine import Quarantine
 from monitor.snapshot import (
+    NO_LIGHTHOUSE,
     Failure,
     LighthouseAway,
     LighthouseView,
@@ -155,7 +156,7 @@ class Keeper:
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
         )
-        lighthouse: LighthouseView | LighthouseAway = LighthouseAway("none configured")
+        lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
             lighthouse = page.result(timeout=self._deadline_s + _LOOP_LATE_S)
         self._learn(sweep)

@@ -226,8 +226,11 @@ def _lighthouse(view: View) -> Iterator[Metric]:
 
 
 def _incidents(view: View) -> Iterator[Metric]:
-    tally = Tally((str(one.kind), str(one.state)) for one in view.incidents if one.open)
+    tally = Tally(
+        (str(one.kind), str(one.state), str(one.severity)) for one in view.incidents if one.open
+    )
     rows = [(labels, float(count)) for labels, count in sorted(tally.items())]
-    yield _gauge("incidents", "Open incidents, by kind and state.", ("kind", "state"), rows)
+    text = "Open incidents, by kind, state and severity (info, warning, critical)."
+    yield _gauge("incidents", text, ("kind", "state", "severity"), rows)
     hosts = float(len(view.quarantine))
     yield _gauge("quarantined_hosts", "Hosts in quarantine.", (), [((), hosts)])

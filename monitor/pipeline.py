@@ -19,10 +19,11 @@ from monitor.config import KeeperConfig
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
+from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.verdict import SLOWS_ONLY, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -80,6 +81,7 @@ DETECTORS: Final = (
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+    Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 
 
@@ -158,12 +160,16 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if verdict.kind is not Kind.STRAGGLER]
+        faults = [verdict for verdict in firing if _stops(verdict)]
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
-            blamed={victim: fault.groups[0] for fault in faults for victim in fault.victims},
-            stalled=bool(faults) or any(v.kind is not Kind.STRAGGLER for v in found),
+            blamed={
+                victim: fault.groups[0] if fault.groups else _LIGHTHOUSE
+                for fault in faults
+                for victim in fault.victims
+            },
+            stalled=bool(faults) or any(_stops(verdict) for verdict in found),
         )
         return standing, reasons
 
@@ -261,6 +267,15 @@ class Pipeline:
 
 
 _HOUR_S: Final = 3600.0
+_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+"""Whom those wait for who wait for a Lighthouse that is away."""
+
+
+def _stops(verdict: Verdict) -> bool:
+    """Whether a fault makes others stand still."""
+    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
+        return bool(verdict.victims)
+    return verdict.kind not in SLOWS_ONLY
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

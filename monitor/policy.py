@@ -23,7 +23,9 @@ from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
+    NOBODY = "nobody"  # the incident accuses no group: a person has to look
     UNSURE = "unsure"  # the verdict cannot tell the culprit
+    PAGES_ONLY = "pages_only"  # its kind evicts only on certain evidence
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
@@ -130,6 +132,9 @@ def decide(
     """
     decisions: list[Decision] = []
     for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
+        if not incident.groups:
+            decisions.append(Hold(incident.id, Guard.NOBODY, _NOBODY))
+            continue
         case = _Case(config, fleet, incident, incident.groups[0])
         held = _held(case)
         decisions.append(_evict(case) if held is None else held)
@@ -171,7 +176,7 @@ def _quarantine(case: _Case) -> tuple[Host, ...]:
             return tuple(sorted(hosts))
         case Kind.DEAD:
             return tuple(sorted(host for host in hosts if case.fleet.deaths.get(host, 0) > 0))
-        case Kind.MISMATCH | Kind.DEADLOCK:
+        case Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return ()
 
 
@@ -182,6 +187,13 @@ def _unsure(case: _Case) -> str | None:
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     return f"cannot tell which of {listed(case.incident.culprits)} is to blame"
+
+
+def _pages_only(case: _Case) -> str | None:
+    incident = case.incident
+    if incident.kind is not Kind.REPLICA_LAG or incident.verdict.confidence is Confidence.CERTAIN:
+        return None
+    return "a group that lags is left in unless its own ranks show the fault: look at it"
 
 
 def _already_gone(case: _Case) -> str | None:
@@ -277,8 +289,10 @@ def _observe(case: _Case) -> str | None:
 
 
 _HOUR_S: Final = 3600.0
+_NOBODY: Final = "it accuses no group, so nobody is evicted: a person has to look"
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
+    (Guard.PAGES_ONLY, _pages_only),
     (Guard.ALREADY_GONE, _already_gone),
     (Guard.NOT_WORTH_IT, _not_worth_it),
     (Guard.CRASH_LOOP, _crash_loop),

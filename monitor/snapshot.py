@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
 from worker_server.wire import FlightRecord, Identity, StateReport
@@ -74,11 +75,20 @@ class LighthouseView:
     """Its sentence about the next quorum."""
 
 
+NO_LIGHTHOUSE: Final = "none configured"
+"""Why there is no Lighthouse where the monitor was not told of one: that is no fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class LighthouseAway:
     """No usable answer from the Lighthouse, or none configured."""
 
     reason: str
+
+    @property
+    def missed(self) -> bool:
+        """Whether there should be a Lighthouse."""
+        return self.reason != NO_LIGHTHOUSE
 
 
 class Rung(StrEnum):

@@ -227,6 +227,7 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "id": incident.id,
         "kind": str(incident.kind),
         "state": str(incident.state),
+        "severity": str(incident.severity),
         "culprits": list(incident.culprits),
         "groups": list(incident.groups),
         "replica_ids": list(incident.replica_ids),

@@ -17,10 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
 from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
+
+_QUORUM_PHASE: Final = "quorum"
+"""What loops that wait for TorchFT's quorum by itself call it: a wait for the Lighthouse and for
+the other groups, whoever is to blame."""
 
 
 class Standing(StrEnum):
@@ -193,7 +198,8 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.HELD
     if step.source != SOURCE_REPORTER:
         return Standing.UNKNOWN  # what a framework calls a phase may hold waiting inside
-    return Standing.WAITING if step.phase == WAITING_PHASE else Standing.ALONE
+    waits = step.phase in (WAITING_PHASE, _QUORUM_PHASE)
+    return Standing.WAITING if waits else Standing.ALONE
 
 
 def _stuck(

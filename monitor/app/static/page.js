@@ -7,6 +7,7 @@ const GIVE_UP_MS = 4000;
 const TONES = {
   healthy: "good", resolved: "good", waiting: "wait", pending: "wait", evicting: "wait",
   starting: "start", stalled: "bad", dead: "bad", firing: "bad", unreachable: "away",
+  critical: "bad", warning: "wait", info: "start", unknown: "away",
 };
 const opened = new Map(); // incident id -> whether a person opened or closed it
 let last = null; // {snapshot, incidents}: what is shown while the monitor is away
@@ -138,13 +139,13 @@ function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
     el("summary", {},
-      chip(incident.state), el("strong", { text: incident.kind.replaceAll("_", " ") }),
+      chip(incident.state), chip(incident.severity), el("strong", { text: incident.kind.replaceAll("_", " ") }),
       el("span", { class: "what", text: incident.reason }),
       el("span", { class: "when", text: `${clock(first)} · ${span(now - first)} ago` })),
     el("div", { class: "inside" },
       el("div", { class: "stages" }, ...stages(incident.milestones)),
       el("dl", { class: "evidence" },
-        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") }),
+        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") || "nobody is accused" }),
         el("dt", { text: "victims" }), el("dd", { text: incident.victims.join(", ") || "none" }),
         el("dt", { text: "confidence" }), el("dd", { text: incident.confidence }),
         ...Object.entries(incident.evidence).flatMap(([source, seen]) =>
