@@ -1,8 +1,8 @@
 """Lighthouse away: it does not answer us, and whether the job can do without it.
 
-Accuses no rank. Told apart: the job goes on (only this monitor cannot reach the Lighthouse), the job
-stands too (nobody commits, and ranks wait where the quorum is waited for: without a Lighthouse none
-forms, and TorchFT ends the ranks when their quorum timeout passes, 60 s by default), and what
+Accuses no rank. Told apart: the job goes on (only this monitor cannot reach the Lighthouse), the
+job stands too (nobody commits, and ranks wait where the quorum is waited for: without a Lighthouse
+none forms, and TorchFT ends the ranks when their quorum timeout passes, 60 s by default), and what
 cannot be told. What stands for another reason that is seen is not put down to the Lighthouse.
 """
 
