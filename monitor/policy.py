@@ -29,7 +29,7 @@ class Guard(StrEnum):
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
-    SELF_DOUBT = "self_doubt"  # the monitor is late or cut off from too many targets
+    SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
     LIGHTHOUSE_AWAY = "lighthouse_away"  # cannot see the quorum, so cannot confirm either
     BREAKER = "breaker"  # too much of the fleet is accused at once
     MIN_REPLICAS = "min_replicas"  # too few healthy groups would be left
@@ -98,9 +98,8 @@ class Fleet:
     groups: Mapping[GroupName, GroupView]
     accused: frozenset[GroupName]
     """Groups with a firing or evicting incident."""
-    lateness_s: float
-    targets: int
-    unreachable: int
+    doubt: str | None
+    """Why the monitor does not trust itself in this tick (`self_health`); None while it does."""
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     past: tuple[PastEviction, ...] = ()
@@ -238,12 +237,7 @@ def _crash_loop(case: _Case) -> str | None:
 
 
 def _self_doubt(case: _Case) -> str | None:
-    fleet, config = case.fleet, case.config
-    if fleet.lateness_s > config.lateness_ticks * config.tick_s:
-        return "this monitor runs late: what it saw may be its own sickness"
-    if fleet.unreachable >= 2 and fleet.unreachable > config.unreachable_share * fleet.targets:
-        return "too many targets are silent at once: this monitor may be cut off"
-    return None
+    return case.fleet.doubt
 
 
 def _lighthouse_away(case: _Case) -> str | None:

@@ -127,6 +127,19 @@ class EvictionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """What the monitor measured of itself in one tick; None: not measured."""
+
+    wall_s: float | None = None
+    """The wall clock, which may jump, at the time of the snapshot."""
+    starved: float | None = None
+    """Largest share of the time since the last tick in which one of its threads was ready to run
+    and got no core, 0 to 1."""
+    disk: str | None = None
+    """Why what it decides cannot be written down; None while it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that one tick saw."""
 
@@ -141,3 +154,4 @@ class Snapshot:
     records: Mapping[RankName, FlightRecord | Unreachable] = field(default_factory=dict)
     """Flight records of the ranks that the previous tick asked for (tier 2)."""
     evictions: tuple[EvictionProgress, ...] = ()
+    vitals: Vitals = Vitals()

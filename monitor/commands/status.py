@@ -45,6 +45,8 @@ def run_status(args: argparse.Namespace) -> int:
         print_json(body)
         return DONE
     out = console()
+    for one in body.get("unknown", []):
+        out.print(Text(f"! unknown: {one['kind']}: {one['why']}", style="magenta"))
     for trouble in body["troubles"]:
         out.print(Text(f"! {trouble}", style="yellow"))
     if body["observe"]:

@@ -164,8 +164,15 @@ function incidentBox(incident, now) {
   return box;
 }
 
-function showIncidents(incidents, now) {
-  const boxes = incidents.map((incident) => incidentBox(incident, now));
+// A crashed detector's kind of fault is neither there nor absent: a row of its own says so.
+function unknownRow(one) {
+  return el("div", { class: "unknown away" }, chip("unknown"),
+    el("strong", { text: one.kind.replaceAll("_", " ") }),
+    el("span", { class: "what", text: one.why }));
+}
+
+function showIncidents(incidents, unknown, now) {
+  const boxes = [...unknown.map(unknownRow), ...incidents.map((incident) => incidentBox(incident, now))];
   show("incidents", ...(boxes.length ? boxes : [el("div", { class: "none", text: "None so far." })]));
 }
 
@@ -190,6 +197,7 @@ function showHead(snapshot) {
   if (!snapshot.groups.length) [tone, text] = ["start", "waiting for ranks"];
   else if (snapshot.groups.some((group) => group.eviction)) [tone, text] = ["wait", "evicting"];
   else if (firing.length) [tone, text] = ["bad", `${firing.length} open incident${firing.length > 1 ? "s" : ""}`];
+  else if (snapshot.unknown.length) [tone, text] = ["away", `${snapshot.unknown.length} kind${snapshot.unknown.length > 1 ? "s" : ""} of fault unknown`];
   else if (sick.length) [tone, text] = ["wait", `${sick.length} group${sick.length > 1 ? "s" : ""} not healthy`];
   headline.className = `headline ${tone}`;
   headline.textContent = text;
@@ -237,7 +245,7 @@ async function refresh() {
     lastAt = Date.now();
     showHead(snapshot);
     showGroups(snapshot);
-    showIncidents(last.incidents, snapshot.now_s);
+    showIncidents(last.incidents, snapshot.unknown, snapshot.now_s);
     showQuarantine(snapshot.quarantine);
   } catch (error) {
     const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };
