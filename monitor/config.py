@@ -118,11 +118,24 @@ class KeeperConfig:
     restart_quiet_s: float = 15.0
     """After a group (re)started or died, its host's CPU is busy: windows do not count."""
 
+    # -- Lighthouse away: monitor.detectors.lighthouse_away ---------------------------------
+    lighthouse_away_s: float = 10.0
+    """A Lighthouse that does not answer for so long is away. It starts again within 1 to 2 s, and
+    forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""
+
+    # -- replica lag: monitor.detectors.replica_lag ------------------------------------------
+    lag_absent_s: float = 120.0
+    """A group that beats and works, and is in no quorum for so long while others commit, does not
+    take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
+    group that joins is let in at the others' next step, at the latest after one of these."""
+
     # -- incidents -------------------------------------------------------------------------
     clear_s: float = 3.0
     """A fault not seen for so long, its ranks progressing, has passed by itself."""
     straggler_clear_s: float = 30.0
     """The same for a straggler, which is seen by windows only."""
+    lag_clear_s: float = 60.0
+    """The same for a replica lag: a loop has turns that last seconds to a minute."""
     keep_resolved_s: float = 3600.0
     """Resolved incidents are shown, and their signatures remembered, for so long."""
     follow_s: float = 600.0
@@ -138,10 +151,14 @@ class KeeperConfig:
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""
     breaker_share: float = 1 / 3
     """Share of the groups that may be accused at once before nobody is evicted (at least 1)."""
+    # The monitor's own health: monitor.self_health.
     lateness_ticks: float = 2.0
     """A tick this many ticks late is the monitor's own sickness."""
     unreachable_share: float = 0.2
-    """More targets silent in one tick, at least 2, is the monitor's own sickness."""
+    """More targets silent in one tick, at least 2 and on 2 hosts, is the monitor's own sickness."""
+    starved_share: float = 0.5
+    """A thread of the monitor that waits for a core for more of a tick makes it doubt itself: half
+    of a tick is near the deadline of a sweep (0.8 of it). Lower doubts on every busy host."""
     eviction_cost_s: float = 15.0
     """What heal and restart cost; a straggler goes once it has cost more (ski rental)."""
     eviction_ack_s: float = 10.0
@@ -153,6 +170,12 @@ class KeeperConfig:
     """Evictions for one mismatch signature before the program is blamed."""
     crash_loop_after: int = 2
     """The same for faults that a host may have caused."""
+
+    @staticmethod
+    def limited(name: str, value: float) -> float:
+        """A value for this option, not beyond its range."""
+        low, high = _RANGES[name]
+        return min(max(value, low), high)
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -217,6 +240,9 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "restart_quiet_s": (0, 3600),
     "clear_s": (0, 3600),
     "straggler_clear_s": (0, 3600),
+    "lag_absent_s": (1, _DAY),
+    "lighthouse_away_s": (1, _DAY),
+    "lag_clear_s": (0, _DAY),
     "keep_resolved_s": (60, 30 * _DAY),
     "follow_s": (0, _DAY),
     "min_replicas": (1, 1e6),
@@ -225,6 +251,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "breaker_share": (0, 1),
     "lateness_ticks": (0.1, 1000),
     "unreachable_share": (0, 1),
+    "starved_share": (0, 1),
     "eviction_cost_s": (0, _DAY),
     "eviction_ack_s": (1, 3600),
     "eviction_deadline_s": (1, 3600),

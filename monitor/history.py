@@ -22,7 +22,7 @@ from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits
 from monitor.names import GroupName, Host, RankName, ReplicaId
 from monitor.pace import PaceMeter, Reading
-from monitor.snapshot import LighthouseView, Observation, Snapshot
+from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Snapshot
 from worker_server.wire import (
     ACROSS,
     LONG_PHASES,
@@ -163,6 +163,10 @@ class History:
     """Sorted by rank; holds ranks that are registered no more for an hour."""
     lighthouse: LighthouseView | None = None
     """Of the latest tick; None while the Lighthouse is away."""
+    away: LighthouseAway | None = None
+    """Why a Lighthouse that should be there did not answer in the latest tick."""
+    away_since_s: float | None = None
+    """First tick of its present absence."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
     habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
@@ -276,9 +280,7 @@ class History:
     def push(self, snapshot: Snapshot) -> None:
         """Take in one tick."""
         self.now_s = snapshot.now_s
-        self.lighthouse = (
-            snapshot.lighthouse if isinstance(snapshot.lighthouse, LighthouseView) else None
-        )
+        self._push_lighthouse(snapshot.lighthouse)
         for track in self.tracks.values():
             track.observation = None
         for observation in snapshot.observations:
@@ -287,6 +289,14 @@ class History:
         self._group()
         self._push_records(snapshot)
         self._push_pace()
+
+    def _push_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
+        self.lighthouse = seen if isinstance(seen, LighthouseView) else None
+        self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
+        if self.away is None:
+            self.away_since_s = None
+        elif self.away_since_s is None:
+            self.away_since_s = self.now_s
 
     def _push_rank(self, observation: Observation) -> None:
         identity, now_s = observation.identity, self.now_s

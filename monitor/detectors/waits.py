@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from monitor.detectors.outside import inside_across, missed
 from monitor.detectors.patience import Allowance, allowance
@@ -27,6 +28,10 @@ from monitor.names import GroupName, RankName
 from worker_server.wire import WAITING_PHASE
 
 __all__ = ["SELF_HELD", "Standing", "Stuck", "WaitGraph", "build", "patience"]
+
+_QUORUM_PHASE: Final = "quorum"
+"""What loops that wait for TorchFT's quorum by itself call it: a wait for the Lighthouse and for
+the other groups, whoever is to blame."""
 
 
 SELF_HELD = frozenset(
@@ -209,7 +214,8 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.HELD
     if not track.phased:  # what a framework calls a phase may hold waiting inside
         return Standing.WAITING if inside_across(track) else Standing.UNKNOWN
-    return Standing.WAITING if track.doing == WAITING_PHASE else Standing.ALONE
+    waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
+    return Standing.WAITING if waits else Standing.ALONE
 
 
 def _stuck(

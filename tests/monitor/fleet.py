@@ -307,6 +307,15 @@ def lighthouse_away(for_s: float) -> Fault:
     return do
 
 
+def lighthouse_down(for_s: float) -> Fault:
+    """The Lighthouse itself is gone: the monitor cannot see it, and no quorum forms."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.lighthouse_away_until_s = fleet.no_quorum_until_s = fleet.now_s + for_s
+
+    return do
+
+
 def late(by_s: float, ticks: int = 1) -> Fault:
     """The monitor's next ticks come late: the world goes on meanwhile."""
 
@@ -349,6 +358,7 @@ class SimFleet:
         self.silent_until: dict[RankName, tuple[float, Failure]] = {}
         self.jammed_until_s: dict[str, float] = {}
         self.lighthouse_away_until_s = 0.0
+        self.no_quorum_until_s = 0.0
         self.late_ticks: list[float] = []
         self.quorum_id = 1
         self.quorum: set[str] = set(names)
@@ -521,6 +531,8 @@ class SimFleet:
         rank.across_since_s = self.now_s
 
     def _barrier(self) -> None:
+        if self.now_s < self.no_quorum_until_s:
+            return
         inside = {
             name: all(r.place == "cross" and r.alive for r in ranks)
             for name, ranks in self.groups.items()
