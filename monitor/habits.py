@@ -120,9 +120,7 @@ class Habits:
 
 def _together(one: Gap, other: Gap) -> bool:
     """Whether two gaps overlapped in time."""
-    return (
-        one.ended_s > other.ended_s - other.span_s and other.ended_s > one.ended_s - one.span_s
-    )
+    return one.ended_s > other.ended_s - other.span_s and other.ended_s > one.ended_s - one.span_s
 
 
 def _rhythm(events: Iterable[Gap]) -> int | None:

@@ -432,9 +432,7 @@ def _push_step(track: RankTrack, report: StateReport, now_s: float) -> None:
             track.first_commit_s = track.last_commit_s
 
 
-def _pauses(
-    before: StateReport, after: StateReport, since_s: float
-) -> Iterable[tuple[str, float]]:
+def _pauses(before: StateReport, after: StateReport, since_s: float) -> Iterable[tuple[str, float]]:
     """Phases and seconds of the pauses that may have ended between two reports of one process.
 
     A declared phase says its seconds itself. Another lasted at most from its start to this report,

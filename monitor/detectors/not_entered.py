@@ -39,8 +39,7 @@ def _verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
-        reason="; ".join(_what(history, graph, track) for track in roots)
-        + f"; {waiting}",
+        reason="; ".join(_what(history, graph, track) for track in roots) + f"; {waiting}",
         confidence=confidence,
         since_s=min(_since_s(track) for track in roots),
         victims=victims,
@@ -136,8 +135,10 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             since_s=min(track.silent_since_s or history.now_s for track in lost),
             victims=graph.victims(culprits),
             evidence={track.rank: "unreachable" for track in lost}
-            | {"source": f"heads at {history.config.tick_s:g} s polls",
-               "threshold": f"{history.config.silent_s:g} s of silence"},
+            | {
+                "source": f"heads at {history.config.tick_s:g} s polls",
+                "threshold": f"{history.config.silent_s:g} s of silence",
+            },
             signature=f"not_entered:{culprits[0]}:silent",
         ),
     )

@@ -66,7 +66,9 @@ def _judge(
         if still_s < history.config.unwitnessed_factor * patient_s:
             return None
         doubt = "; its records cannot be read, so it may wait where heads do not show it"
-        return _verdict(history, graph, roots, names, Confidence.UNSURE, _reason(graph, roots, doubt))
+        return _verdict(
+            history, graph, roots, names, Confidence.UNSURE, _reason(graph, roots, doubt)
+        )
     told = _told(said, names)
     if told is not None:
         finding, culprits = told
@@ -86,7 +88,9 @@ def _judge(
     return _verdict(history, graph, roots, names, alone, _reason(graph, roots, ""))
 
 
-def _told(said: Opinion, names: tuple[RankName, ...]) -> tuple[Finding, tuple[RankName, ...]] | None:
+def _told(
+    said: Opinion, names: tuple[RankName, ...]
+) -> tuple[Finding, tuple[RankName, ...]] | None:
     """Whom the records accuse; None when they accuse nobody, or contradict the heads."""
     for one in said.findings:
         if sure(one) and one.kind in (*_MISSING, *_MISMATCHED):

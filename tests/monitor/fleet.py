@@ -79,6 +79,7 @@ class SimRank:
     hang_in: str | None = None
     stalled_until_s: float = 0.0
     slow: float = 1.0
+    extra_s: dict[str, float] = field(default_factory=dict)
     odd: str | None = None
     """Next all_reduce goes wrong: op | size | extra | abort."""
     healing_until_s: float = 0.0
@@ -237,6 +238,42 @@ def jam(group: str, for_s: float = 1e9) -> Fault:
     return do
 
 
+def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
+    """The rank spends so many seconds more in this phase of each step."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).extra_s[phase] = extra_s
+
+    return do
+
+
+def slow_link(group: str, for_s: float) -> Fault:
+    """Each collective of the group takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.link_s[group] = for_s
+
+    return do
+
+
+def slow_network(for_s: float) -> Fault:
+    """Each transfer across groups takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.network_s = for_s
+
+    return do
+
+
+def tokens(rank: str, count: int) -> Fault:
+    """The rank reports so many tokens a step from now on."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).tokens_a_step = count
+
+    return do
+
+
 def cpu_stall(rank: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
@@ -357,6 +394,8 @@ class SimFleet:
         self.groups: dict[str, list[SimRank]] = {}
         self.silent_until: dict[RankName, tuple[float, Failure]] = {}
         self.jammed_until_s: dict[str, float] = {}
+        self.link_s: dict[str, float] = {}
+        self.network_s = 0.0
         self.lighthouse_away_until_s = 0.0
         self.no_quorum_until_s = 0.0
         self.late_ticks: list[float] = []
@@ -438,6 +477,7 @@ class SimFleet:
         rank.left_s = (
             WORK[phase] * factor * self.pace * (1 + self.noise * self.random.uniform(-1, 1))
         )
+        rank.left_s += rank.extra_s.get(phase, 0.0)
         if rank.hang_in == phase:
             rank.hung = True
 
@@ -507,12 +547,17 @@ class SimFleet:
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
+            whole = whole and self._since(inside) >= self.link_s.get(name, 0.0)
             calls = {(r.enqueued, r.ring[-1]["op"], r.ring[-1]["sizes_in"]) for r in inside}
             if whole and len(calls) == 1:
                 self.released[name] = inside[0].enqueued
             for rank in inside:
                 if rank.enqueued <= self.released.get(name, 0) and not self._frozen(rank):
                     self._released(rank, place)
+
+    def _since(self, inside: list[SimRank]) -> float:
+        """Seconds since the last of them came in."""
+        return self.now_s - max((rank.head_since_s for rank in inside), default=self.now_s) + 1e-9
 
     def _released(self, rank: SimRank, place: str) -> None:
         rank.leave_collective(self.now_s)
@@ -542,6 +587,9 @@ class SimFleet:
             if self.quorum:
                 self.quorum_id += 1
         if not self.quorum or not all(inside.get(name, False) for name in self.quorum):
+            return
+        came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
+        if self.now_s - came_s < self.network_s - 1e-9:
             return
         joining = {name for name, there in inside.items() if there} - self.quorum
         step = max(r.step for name in self.quorum for r in self.groups[name])

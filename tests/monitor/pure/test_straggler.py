@@ -1,10 +1,25 @@
 """Slow ranks: busy when the others wait."""
 
+from dataclasses import replace
+
 import pytest
 
 from monitor.config import KeeperConfig
 from monitor.policy import Guard
-from tests.monitor.fleet import Drive, SimFleet, at, cpu_stall, pause, restart, slow
+from monitor.snapshot import Observation, Snapshot
+from tests.monitor.fleet import (
+    Drive,
+    SimFleet,
+    at,
+    cpu_stall,
+    pause,
+    restart,
+    slow,
+    slow_in,
+    slow_link,
+    tokens,
+)
+from worker_server.wire import StateReport
 
 
 def test_a_rank_three_times_slower_fires_after_four_windows_and_goes_once_it_cost_15_s() -> None:
@@ -63,3 +78,91 @@ def test_a_rank_that_is_fast_again_keeps_pace_again() -> None:
     script = [at(40, slow("rg_1.0", 3.0)), at(80, slow("rg_1.0", 1.0))]
     drive = Drive(SimFleet(3, 1, script), KeeperConfig(observe=True)).run(200)
     assert drive.incident("straggler").resolution == "keeps pace again"
+
+
+# -- what it is slow at --------------------------------------------------------------------
+
+
+def test_the_reason_names_data_loading_and_what_peers_take() -> None:
+    drive = Drive(SimFleet(4, 1, [at(40, slow_in("rg_1.0", "data", 0.8))])).run(120)
+    verdict = drive.incident("straggler").verdict
+    assert verdict.culprits == ("rg_1.0",)
+    assert "rg_1.0 is slow in data loading, 0.71 s a step where 3 peers take 0" in verdict.reason
+    assert verdict.evidence["slow at"] == "data loading"
+    assert verdict.evidence["source"].startswith("phases")
+
+
+def test_forward_and_backward_together_are_compute() -> None:
+    drive = Drive(SimFleet(3, 1, [at(40, slow("rg_1.0", 3.0))])).run(120)
+    verdict = drive.incident("straggler").verdict
+    assert "slow in compute, 0.83 s a step where 2 peers take 0.3 s" in verdict.reason
+
+
+def test_a_phase_of_the_users_own_is_named_as_it_is() -> None:
+    def renamed(snapshot: Snapshot) -> Snapshot:
+        def change(seen: Observation) -> Observation:
+            report = seen.outcome
+            if not isinstance(report, StateReport) or report.step is None:
+                return seen
+            spent = {
+                "tokenise" if name == "data" else name: spent_s
+                for name, spent_s in report.step.seconds.items()
+            }
+            phase = "tokenise" if report.step.phase == "data" else report.step.phase
+            step = replace(report.step, seconds=spent, phase=phase)
+            return replace(seen, outcome=replace(report, step=step))
+
+        return replace(snapshot, observations=tuple(map(change, snapshot.observations)))
+
+    script = [at(40, slow_in("rg_1.0", "data", 0.8))]
+    drive = Drive(SimFleet(3, 1, script), alter=renamed).run(120)
+    assert drive.incident("straggler").verdict.evidence["slow at"] == "'tokenise'"
+
+
+def test_it_says_whether_slowness_persists() -> None:
+    config = KeeperConfig(observe=True)
+    drive = Drive(SimFleet(3, 1, [at(40, slow("rg_1.0", 3.0))]), config).run(62)
+    assert drive.last.verdicts[0].evidence["course"] == "lately: 4 of 5 windows"
+    drive.run(60)
+    course = drive.last.verdicts[0].evidence["course"]
+    assert course == "persistent: slow in each of the last 8 windows"
+
+
+def test_slow_collectives_inside_a_group_are_the_groups_and_no_ranks() -> None:
+    drive = Drive(SimFleet(3, 2, [at(40, slow_link("rg_1", 0.5))]), KeeperConfig(observe=True))
+    incident = drive.run(140).incident("straggler")
+    assert incident.culprits == ("rg_1.0", "rg_1.1")
+    assert "its ranks come in time" in incident.verdict.reason
+    assert incident.verdict.evidence["slow at"] == "communication inside its group"
+
+
+# -- what is no fault ----------------------------------------------------------------------
+
+
+def test_a_rank_with_twice_the_tokens_may_take_twice_as_long() -> None:
+    script = [at(1, tokens(f"rg_{n}.0", 2000 if n == 1 else 1000)) for n in range(4)]
+    script += [at(40, slow("rg_1.0", 2.0))]
+    assert not Drive(SimFleet(4, 1, script)).run(160).seen
+
+
+def test_a_rank_with_half_the_tokens_is_not_accused_of_taking_as_long() -> None:
+    script = [at(1, tokens(f"rg_{n}.0", 500 if n == 1 else 1000)) for n in range(4)]
+    assert not Drive(SimFleet(4, 1, script)).run(120).seen
+
+
+def test_a_slow_last_stage_in_every_group_is_no_fault() -> None:
+    script = [at(0, slow(f"rg_{n}.1", 3.0)) for n in range(3)]
+    assert not Drive(SimFleet(3, 2, script)).run(200).seen
+
+
+@pytest.mark.parametrize("groups", [2, 4, 6])
+def test_long_sequences_on_a_rank_at_a_time_pass_in_silence(groups) -> None:
+    script = [
+        line
+        for n in range(60)
+        for line in (
+            at(20 + 3 * n, slow(f"rg_{n % groups}.0", 4.0)),
+            at(22 + 3 * n, slow(f"rg_{n % groups}.0", 1.0)),
+        )
+    ]
+    assert not Drive(SimFleet(groups, 1, script, noise=0.2)).run(220).seen
