@@ -13,6 +13,7 @@ eviction or a death ended is none.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,7 +114,7 @@ class Habits:
         Of gaps that come again the half-life is at least twice the time between them.
         """
         ends = [one.ended_s for one in events if one.span_s >= gap.span_s / 2]
-        between_s = max((b - a for a, b in zip(ends, ends[1:], strict=False)), default=0.0)
+        between_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
         half_life_s = max(self.config.habit_half_life_s, 2 * between_s)
         return float(gap.span_s * 0.5 ** int(max(0.0, now_s - gap.ended_s) / half_life_s))
 
@@ -128,7 +129,7 @@ def _rhythm(events: Iterable[Gap]) -> int | None:
     steps = sorted({gap.step for gap in events if gap.step is not None})
     if len(steps) < _BEATS:
         return None
-    intervals = [b - a for a, b in zip(steps, steps[1:], strict=False)]
+    intervals = [b - a for a, b in itertools.pairwise(steps)]
     least = min(intervals)
     if least <= 2 * _SLACK_STEPS + 1:
         return None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from monitor.arrivals import ArrivalBook
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits
@@ -171,6 +172,8 @@ class History:
     """Last time at which a group started, healed or died."""
     habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
     """Pauses that ended well."""
+    arrivals: ArrivalBook = field(default_factory=ArrivalBook)
+    """Who comes late to collectives, of ranks that report no phases."""
     pausing: frozenset[RankName] = frozenset()
     """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
     _records: dict[RankName, _Record] = field(default_factory=dict)
@@ -219,6 +222,30 @@ class History:
         What it does now may allow for more, see `detectors.patience`.
         """
         return max(self.config.stall_floor_s, self.config.stall_factor * self.learned_step_s(track))
+
+    def cohorts(self) -> tuple[tuple[str, tuple[RankName, ...]], ...]:
+        """Ranks of one role that phases cannot compare, by a name of the role; sorted.
+
+        They report none of their own, or there is no other group to compare with.
+
+        The same group rank of all replica groups; in a job of one group all its ranks, if there
+        are no smaller process groups that would give them roles.
+        """
+        lanes: dict[int, list[RankTrack]] = {}
+        for track in self.present():
+            alone = not track.phased or len(self._groups) == 1
+            if alone and not self.starting(track) and track.fresh is not None:
+                lanes.setdefault(track.identity.group_rank, []).append(track)
+        if len(self._groups) == 1:
+            members = [track for lane in sorted(lanes) for track in lanes[lane]]
+            size = len(next(iter(self._groups.values())))
+            whole = len(members) == size and all(_only_whole(track) for track in members)
+            return (("group", tuple(track.rank for track in members)),) if whole else ()
+        return tuple(
+            (f"lane {lane}", tuple(track.rank for track in tracks))
+            for lane, tracks in sorted(lanes.items())
+            if len(tracks) == len(self._groups)
+        )
 
     def replica_id(self, group: GroupName) -> ReplicaId | None:
         """The replica id under which a group's present processes know themselves."""
@@ -374,6 +401,27 @@ class History:
                 self._records[rank] = _Record(from_ring(record), record, snapshot.now_s)
             except FlightRecordError:
                 continue  # unreadable is as good as missing: no evidence either way
+        self._push_arrivals(snapshot)
+
+    def _push_arrivals(self, snapshot: Snapshot) -> None:
+        quiet = self.now_s - self.disturbed_s >= self.config.restart_quiet_s
+        cohorts = self.cohorts()
+        known = [rank for _, members in cohorts for rank in members]
+        if not quiet:
+            self.arrivals.forget()
+            return
+        self.arrivals.poll({rank: not _in_any(self.tracks[rank]) for rank in known})
+        for key, members in cohorts:
+            if not self.arrivals.suspects(members):
+                self.arrivals.calm_s[key] = self.now_s
+            records = {
+                rank: record
+                for rank in members
+                if isinstance(record := snapshot.records.get(rank), FlightRecord)
+                and record.identity.incarnation == self.tracks[rank].identity.incarnation
+            }
+            if len(records) == len(members) > 1:
+                self.arrivals.take(key, self.now_s, records)
 
     def _push_pace(self) -> None:
         if self.now_s - self.disturbed_s < self.config.restart_quiet_s:
@@ -394,6 +442,17 @@ class History:
 def _inside(track: RankTrack) -> bool:
     report = track.fresh
     return report is not None and any(inside_own_group(head, track) for head in report.heads)
+
+
+def _in_any(track: RankTrack) -> bool:
+    """Whether it is inside any collective, of its own group or across groups."""
+    return track.fresh is not None and any(head.inside > 0 for head in track.fresh.heads)
+
+
+def _only_whole(track: RankTrack) -> bool:
+    """Whether all its process groups hold the whole replica group (or itself alone)."""
+    heads = () if track.report is None else track.report.heads
+    return bool(heads) and all(head.size in (1, track.identity.world_size) for head in heads)
 
 
 def inside_own_group(head: GroupHead, track: RankTrack) -> bool:

@@ -19,6 +19,8 @@ from monitor.config import KeeperConfig
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
+from monitor.detectors.late_comer import late_comer
+from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
@@ -96,6 +98,7 @@ DETECTORS: Final = (
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+    Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 
@@ -323,7 +326,8 @@ def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T 
 
 def _wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records a detector asks for; sorted, each once."""
-    return tuple(sorted({*wanted_records(history, graph), *wanted_unphased(history, graph)}))
+    suspected = {*wanted_records(history, graph), *wanted_unphased(history, graph)}
+    return tuple(sorted({*suspected, *wanted_late(history)}))
 
 
 def _view(

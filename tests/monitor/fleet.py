@@ -99,6 +99,7 @@ class SimRank:
     across: int = 0
     """Collectives across groups entered."""
     across_since_s: float = 0.0
+    across_ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
     begun_s: float = 0.0
     """When the present attempt began, or the last one ended."""
     ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
@@ -574,6 +575,20 @@ class SimFleet:
         rank.enter_phase("communication", self.now_s)
         rank.across += 1
         rank.across_since_s = self.now_s
+        if self.across:
+            rank.across_ring.append(
+                {
+                    "group": ACROSS,
+                    "seq": rank.across,
+                    "op": "all_reduce",
+                    "sizes_in": ((1000,),),
+                    "step": rank.step,
+                    "attempt": rank.attempt,
+                    "nth": 0,
+                    "enter_s": self.now_s,
+                    "exit_s": None,
+                }
+            )
 
     def _barrier(self) -> None:
         if self.now_s < self.no_quorum_until_s:
@@ -599,6 +614,8 @@ class SimFleet:
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
                 rank.begun_s = rank.across_since_s = self.now_s
+                if rank.across_ring:
+                    rank.across_ring[-1]["exit_s"] = self.now_s
                 if name in joining:
                     rank.step = step
                     rank.healing_until_s = self.now_s + 1.0
@@ -774,7 +791,7 @@ class SimFleet:
             members={INTRA: tuple(range(rank.world_size))},
             ring=tuple(
                 RingEntry(
-                    group=INTRA,
+                    group=entry.get("group", INTRA),
                     seq=entry["seq"],
                     op=entry["op"],
                     sizes_in=entry["sizes_in"],
@@ -786,11 +803,18 @@ class SimFleet:
                     enter_age_s=self.now_s - entry["enter_s"],
                     exit_age_s=None if entry["exit_s"] is None else self.now_s - entry["exit_s"],
                 )
-                for entry in rank.ring
+                for entry in _one_ring(rank)
             ),
             dropped=0,
             torch=None,
         )
+
+
+def _one_ring(rank: SimRank) -> list[dict]:
+    """What both rings hold of the time that both cover, in order."""
+    since_s = max((ring[0]["enter_s"] for ring in (rank.ring, rank.across_ring) if ring), default=0)
+    both = (entry for entry in (*rank.ring, *rank.across_ring) if entry["enter_s"] >= since_s)
+    return sorted(both, key=lambda entry: entry["enter_s"])
 
 
 class Drive:

@@ -186,7 +186,7 @@ def test_a_job_that_stands_still_for_ever_is_told_and_nobody_is_accused() -> Non
     verdicts = [incident.verdict for incident in drive.seen.values()]
     assert len(verdicts) == 3
     assert {verdict.confidence for verdict in verdicts} == {Confidence.UNSURE}
-    assert {at_s for at_s in drive.fired.values()} == {82.0}
+    assert set(drive.fired.values()) == {82.0}
     assert not drive.evicts
 
 
