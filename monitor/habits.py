@@ -24,6 +24,7 @@ from monitor.names import RankName
 
 _EVENTS_KEPT: Final = 32
 _RECENT_KEPT: Final = 256
+_DECLARED_KEPT: Final = 16
 _PHASES_KEPT: Final = 64
 """A reporter knows 16 names; whoever invents more is not remembered."""
 _SEEN_OFTEN: Final = 3
@@ -66,6 +67,8 @@ class Habits:
 
     config: KeeperConfig
     _events: dict[tuple[int, str], deque[Gap]] = field(default_factory=dict)
+    _declared: dict[tuple[RankName, str], deque[Gap]] = field(default_factory=dict)
+    """Rank and declared phase -> its last pauses."""
     _recent: deque[Gap] = field(default_factory=lambda: deque(maxlen=_RECENT_KEPT))
 
     def take(self, gap: Gap) -> None:
@@ -81,6 +84,21 @@ class Habits:
                 events[index] = replace(longer, ended_s=max(known.ended_s, gap.ended_s))
                 return
         events.append(gap)
+
+    def take_declared(self, gap: Gap) -> None:
+        """Remember a declared pause, of which the rank itself says how long it was."""
+        known = self._declared.setdefault((gap.rank, gap.phase), deque(maxlen=_DECLARED_KEPT))
+        known.append(gap)
+        self.take(gap)
+
+    def declared(self, rank: RankName, phase: str) -> tuple[Gap, ...]:
+        """The last declared pauses of one rank, oldest first."""
+        return tuple(self._declared.get((rank, phase), ()))
+
+    def forget(self, rank: RankName) -> None:
+        """The rank is another process now; what its role has learned stays."""
+        for key in [key for key in self._declared if key[0] == rank]:
+            del self._declared[key]
 
     def learned(self, role: int, phase: str, now_s: float, step: int | None) -> Learned | None:
         """What is usual for this role in this phase; None when nothing is known."""

@@ -333,6 +333,7 @@ class History:
             if track is not None or self.pace.windows:
                 self.disturbed_s = now_s
             track = RankTrack(identity, now_s, now_s, predecessor)
+            self.habits.forget(observation.rank)
             self.tracks[observation.rank] = track
         track.observation, track.seen_s = observation, now_s
         report = observation.report
@@ -355,18 +356,20 @@ class History:
         if report is None or self.starting(track) or before.process.state in ("T", "t"):
             return
         for phase, span_s in _pauses(before, report, since_s):
-            alone = track.rank in self.pausing and track.still_sweeps == 0
-            if (alone or phase in LONG_PHASES) and span_s > 0:
-                self.habits.take(
-                    Gap(
-                        rank=track.rank,
-                        role=track.identity.group_rank,
-                        phase=phase,
-                        span_s=span_s,
-                        ended_s=self.now_s,
-                        step=None if before.step is None else before.step.step,
-                    )
-                )
+            if span_s <= 0:
+                continue
+            gap = Gap(
+                rank=track.rank,
+                role=track.identity.group_rank,
+                phase=phase,
+                span_s=span_s,
+                ended_s=self.now_s,
+                step=None if before.step is None else before.step.step,
+            )
+            if phase in LONG_PHASES:
+                self.habits.take_declared(gap)
+            elif track.rank in self.pausing and track.still_sweeps == 0:
+                self.habits.take(gap)
 
     def _disturbs(self, track: RankTrack) -> bool:
         """Whether a rank is busy coming or going, at the cost of its host's other processes."""

@@ -24,6 +24,8 @@ from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
+from monitor.detectors.slow_pause import slow_pause
+from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
@@ -98,6 +100,8 @@ DETECTORS: Final = (
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+    Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
+    Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
     Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )

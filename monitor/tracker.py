@@ -452,6 +452,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
     asked = incident.milestones.evict_asked_s is not None
     if _restarted(history, incident):
         return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
+    if not incident.culprits and incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
     reports = [track.fresh for track in tracks if track.fresh is not None]

@@ -8,6 +8,7 @@ from monitor.config import KeeperConfig
 from monitor.policy import Guard
 from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
+    At,
     Drive,
     SimFleet,
     at,
@@ -17,6 +18,7 @@ from tests.monitor.fleet import (
     slow,
     slow_in,
     slow_link,
+    slow_network,
     tokens,
 )
 from worker_server.wire import StateReport
@@ -134,6 +136,55 @@ def test_slow_collectives_inside_a_group_are_the_groups_and_no_ranks() -> None:
     assert incident.culprits == ("rg_1.0", "rg_1.1")
     assert "its ranks come in time" in incident.verdict.reason
     assert incident.verdict.evidence["slow at"] == "communication inside its group"
+
+
+def test_a_slow_network_across_groups_is_told_and_nobody_is_accused() -> None:
+    script = [at(90, slow_network(0.5)), at(150, slow_network(0.0))]
+    drive = Drive(SimFleet(3, 1, script)).run(260)
+    incident = drive.incident("straggler")
+    assert incident.culprits == ()
+    assert "communication across groups takes 0.5" in incident.verdict.reason
+    assert drive.fired[incident.id] == 110.0
+    assert incident.resolution == "keeps pace again"
+    assert not drive.evicts
+
+
+def test_long_sequences_that_come_up_later_are_no_slow_network() -> None:
+    script = [
+        line
+        for n in range(100)
+        for line in (
+            at(90 + n, slow(f"rg_{n % 3}.0", 4.0)),
+            at(90.9 + n, slow(f"rg_{n % 3}.0", 1.0)),
+        )
+    ]
+    assert not Drive(SimFleet(3, 1, script)).run(200).seen
+
+
+def checkpoints(rank: str, *spans_s: float) -> list[At]:
+    return [at(20 + 40 * n, pause([rank], "checkpoint", s)) for n, s in enumerate(spans_s)]
+
+
+def test_a_rank_whose_checkpoints_have_become_slow_is_named_beside_its_peers() -> None:
+    script = [*checkpoints("rg_0.0", *[2.0] * 8), *checkpoints("rg_1.0", *[2.0] * 4, *[20.0] * 4)]
+    drive = Drive(SimFleet(3, 1, script), KeeperConfig(observe=True)).run(330)
+    verdict = drive.incident("straggler").verdict
+    assert verdict.culprits == ("rg_1.0",)
+    assert "slow in checkpoint, 20 s each of the last 3 times where it took 2.0 s before" in (
+        verdict.reason
+    )
+    assert "1 peer takes 2.0 s" in verdict.reason
+    assert verdict.evidence["slow at"] == "checkpoint"
+
+
+def test_when_all_checkpoints_become_slow_it_is_the_storage() -> None:
+    spans_s = (*[2.0] * 4, *[20.0] * 4)
+    script = [*checkpoints("rg_0.0", *spans_s), *checkpoints("rg_1.0", *spans_s)]
+    assert not Drive(SimFleet(3, 1, script)).run(330).seen
+
+
+def test_one_group_that_saves_for_all_is_no_straggler() -> None:
+    assert not Drive(SimFleet(3, 1, checkpoints("rg_0.0", *[20.0] * 8))).run(330).seen
 
 
 # -- what is no fault ----------------------------------------------------------------------
