@@ -90,6 +90,10 @@ class KeeperConfig:
     their flight records. Lower reads records (8 to 18 ms of CPU a rank) of healthy ranks."""
     mismatch_sweeps: int = 2
     """As `hang_sweeps`."""
+    stuck_inside_s: float = 45.0
+    """A group all of whose ranks stand in the same collective for so long, while all other groups
+    wait for it, is accused as a whole. Under TorchFT's 60 s, after which the others give up;
+    lower accuses slow transfers, of which it is told earlier without accusing anybody."""
     record_fresh_s: float = 60.0
     """Older flight records are no evidence for what happens now."""
     record_repeat_s: float = 10.0
@@ -226,6 +230,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "job_end_s": (0, _DAY),
     "mismatch_suspect_s": (0.1, _DAY),
     "mismatch_sweeps": (1, 100),
+    "stuck_inside_s": (1, _DAY),
     "record_fresh_s": (1, _DAY),
     "record_repeat_s": (0, _DAY),
     "window_s": (0.5, 3600),

@@ -40,6 +40,8 @@ FINISHED_PHASE: Final = "finished"
 
 OUTSIDE: Final = "outside of collectives"
 """What a rank that reports no phases is said to be in, when it is in no collective."""
+INSIDE: Final = "inside a collective"
+"""Where ranks stand that are all in one and wait for its end."""
 
 _FORGET_S: Final = 3600.0
 _RUNNING: Final = ("R", "D")
@@ -176,6 +178,8 @@ class History:
     """Who comes late to collectives, of ranks that report no phases."""
     pausing: frozenset[RankName] = frozenset()
     """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
+    inside: frozenset[RankName] = frozenset()
+    """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
 
@@ -353,6 +357,8 @@ class History:
     def _learn(self, track: RankTrack, before: StateReport, since_s: float) -> None:
         """Remember a pause that this report shows to be over."""
         report = track.report
+        if track.rank in self.inside and track.still_sweeps == 0:
+            self._learn_inside(track, before, since_s)
         if report is None or self.starting(track) or before.process.state in ("T", "t"):
             return
         for phase, span_s in _pauses(before, report, since_s):
@@ -370,6 +376,13 @@ class History:
                 self.habits.take_declared(gap)
             elif track.rank in self.pausing and track.still_sweeps == 0:
                 self.habits.take(gap)
+
+    def _learn_inside(self, track: RankTrack, before: StateReport, since_s: float) -> None:
+        """Remember a long collective that all were in and that ended well."""
+        ages_s = [head.age_s for head in before.heads if inside_own_group(head, track)]
+        if ages_s:
+            role, span_s = track.identity.group_rank, max(ages_s) + since_s
+            self.habits.take(Gap(track.rank, role, INSIDE, span_s, self.now_s))
 
     def _disturbs(self, track: RankTrack) -> bool:
         """Whether a rank is busy coming or going, at the cost of its host's other processes."""

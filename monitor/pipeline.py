@@ -16,6 +16,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
+from monitor.detectors.all_wait import all_wait
+from monitor.detectors.all_wait import wanted as wanted_across
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
@@ -99,6 +101,7 @@ DETECTORS: Final = (
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
+    Detector("all_wait", Kind.DEADLOCK, all_wait),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
     Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
@@ -152,7 +155,7 @@ class Pipeline:
         decisions = self._decide(snapshot)
         wanted: tuple[RankName, ...] | None = ()
         if graph is not None:
-            self._history.pausing = graph.pausing
+            self._history.pausing, self._history.inside = graph.pausing, graph.all_in
             wanted = _guarded("records", failures, lambda: _wanted(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,
@@ -331,7 +334,7 @@ def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T 
 def _wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records a detector asks for; sorted, each once."""
     suspected = {*wanted_records(history, graph), *wanted_unphased(history, graph)}
-    return tuple(sorted({*suspected, *wanted_late(history)}))
+    return tuple(sorted({*suspected, *wanted_late(history), *wanted_across(history, graph)}))
 
 
 def _view(

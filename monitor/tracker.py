@@ -452,8 +452,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
     asked = incident.milestones.evict_asked_s is not None
     if _restarted(history, incident):
         return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
-    if not incident.culprits and incident.kind is Kind.STRAGGLER:
-        return _keeps_pace(history, incident, gone=False)
+    if not incident.culprits:
+        return _passed_for_all(history, incident, config)
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
     reports = [track.fresh for track in tracks if track.fresh is not None]
@@ -487,6 +487,16 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     if not any(group in history.groups() for group in incident.groups):
         return "its ranks are registered no more" if incident.groups else "commits go through again"
     return "keeps up again"
+
+
+def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that was nobody's is over: somebody moved, or all keep pace."""
+    if incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
+    last_s = incident.last_seen_s
+    moved = any(t.moved_s is not None and t.moved_s > last_s for t in history.present())
+    passed = moved and history.now_s - last_s >= config.clear_s
+    return "recovered by itself" if passed else None
 
 
 def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:

@@ -88,6 +88,17 @@ class WaitGraph:
         """Suspects who may be in a pause of their own; if they go on, it was one."""
         return frozenset(rank for rank in self.suspects if self.standing[rank] in _PAUSING)
 
+    @property
+    def all_in(self) -> frozenset[RankName]:
+        """Ranks that stand in a collective from which nobody is missing."""
+        return frozenset(
+            rank
+            for one in self.stuck
+            if one.complete and not one.completed
+            for rank in one.joined
+            if rank in self._stalled
+        )
+
     def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
         """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
         culprits = set(of)

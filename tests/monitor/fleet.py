@@ -275,6 +275,15 @@ def tokens(rank: str, count: int) -> Fault:
     return do
 
 
+def jam_across(for_s: float = 1e9) -> Fault:
+    """The transfer across groups is entered by all and lets nobody out."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.no_quorum_until_s = fleet.now_s + for_s
+
+    return do
+
+
 def cpu_stall(rank: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
