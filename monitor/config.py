@@ -49,6 +49,22 @@ class KeeperConfig:
     """A rank whose WorkerServer is silent so long, while its own group is stuck in a collective
     and nobody else explains it, is taken for the culprit. Lower confuses a lost sidecar with
     a lost host."""
+    habit_factor: float = 2.0
+    """A pause that the job has made before is excused for this many times as long: evaluations and
+    checkpoints vary. Lower accuses the next longer one; higher finds a hang in its place later."""
+    habit_half_life_s: float = 3600.0
+    """After so long without another, a learned pause counts half (a pause that comes again keeps
+    twice the time between two). Shorter forgets an hourly evaluation, longer keeps the memory of
+    a hang that ended by itself."""
+    long_phase_factor: float = 10.0
+    """A declared long phase is excused for this many times its usual length, once it was seen three
+    times, instead of for `long_phase_budget_s`."""
+    long_phase_floor_s: float = 60.0
+    """No declared long phase is called hung before: storage has bad minutes."""
+    running_factor: float = 3.0
+    """A rank whose main thread runs (state R) or waits for the disk (D) while it stands still gets
+    so many times as long: an undeclared pause looks like that, and so does a process that gets no
+    CPU; hangs mostly sleep. Lower accuses compilations, higher finds endless loops later."""
     hang_sweeps: int = 2
     """Consecutive sweeps with the same verdict before it counts: snapshots are skewed."""
 
@@ -74,6 +90,10 @@ class KeeperConfig:
     their flight records. Lower reads records (8 to 18 ms of CPU a rank) of healthy ranks."""
     mismatch_sweeps: int = 2
     """As `hang_sweeps`."""
+    stuck_inside_s: float = 45.0
+    """A group all of whose ranks stand in the same collective for so long, while all other groups
+    wait for it, is accused as a whole. Under TorchFT's 60 s, after which the others give up;
+    lower accuses slow transfers, of which it is told earlier without accusing anybody."""
     record_fresh_s: float = 60.0
     """Older flight records are no evidence for what happens now."""
     record_repeat_s: float = 10.0
@@ -102,11 +122,24 @@ class KeeperConfig:
     restart_quiet_s: float = 15.0
     """After a group (re)started or died, its host's CPU is busy: windows do not count."""
 
+    # -- Lighthouse away: monitor.detectors.lighthouse_away ---------------------------------
+    lighthouse_away_s: float = 10.0
+    """A Lighthouse that does not answer for so long is away. It starts again within 1 to 2 s, and
+    forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""
+
+    # -- replica lag: monitor.detectors.replica_lag ------------------------------------------
+    lag_absent_s: float = 120.0
+    """A group that beats and works, and is in no quorum for so long while others commit, does not
+    take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
+    group that joins is let in at the others' next step, at the latest after one of these."""
+
     # -- incidents -------------------------------------------------------------------------
     clear_s: float = 3.0
     """A fault not seen for so long, its ranks progressing, has passed by itself."""
     straggler_clear_s: float = 30.0
     """The same for a straggler, which is seen by windows only."""
+    lag_clear_s: float = 60.0
+    """The same for a replica lag: a loop has turns that last seconds to a minute."""
     keep_resolved_s: float = 3600.0
     """Resolved incidents are shown, and their signatures remembered, for so long."""
     follow_s: float = 600.0
@@ -122,10 +155,14 @@ class KeeperConfig:
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""
     breaker_share: float = 1 / 3
     """Share of the groups that may be accused at once before nobody is evicted (at least 1)."""
+    # The monitor's own health: monitor.self_health.
     lateness_ticks: float = 2.0
     """A tick this many ticks late is the monitor's own sickness."""
     unreachable_share: float = 0.2
-    """More targets silent in one tick, at least 2, is the monitor's own sickness."""
+    """More targets silent in one tick, at least 2 and on 2 hosts, is the monitor's own sickness."""
+    starved_share: float = 0.5
+    """A thread of the monitor that waits for a core for more of a tick makes it doubt itself: half
+    of a tick is near the deadline of a sweep (0.8 of it). Lower doubts on every busy host."""
     eviction_cost_s: float = 15.0
     """What heal and restart cost; a straggler goes once it has cost more (ski rental)."""
     eviction_ack_s: float = 10.0
@@ -137,6 +174,12 @@ class KeeperConfig:
     """Evictions for one mismatch signature before the program is blamed."""
     crash_loop_after: int = 2
     """The same for faults that a host may have caused."""
+
+    @staticmethod
+    def limited(name: str, value: float) -> float:
+        """A value for this option, not beyond its range."""
+        low, high = _RANGES[name]
+        return min(max(value, low), high)
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -174,6 +217,11 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "long_phase_budget_s": (0, _DAY),
     "healing_budget_s": (0, _DAY),
     "silent_s": (1, _DAY),
+    "habit_factor": (1, 1000),
+    "habit_half_life_s": (1, 30 * _DAY),
+    "long_phase_factor": (1, 1e6),
+    "long_phase_floor_s": (0, _DAY),
+    "running_factor": (1, 1000),
     "hang_sweeps": (1, 100),
     "dead_observations": (1, 100),
     "death_slack_s": (0.0, 60.0),
@@ -182,6 +230,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "job_end_s": (0, _DAY),
     "mismatch_suspect_s": (0.1, _DAY),
     "mismatch_sweeps": (1, 100),
+    "stuck_inside_s": (1, _DAY),
     "record_fresh_s": (1, _DAY),
     "record_repeat_s": (0, _DAY),
     "window_s": (0.5, 3600),
@@ -196,6 +245,9 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "restart_quiet_s": (0, 3600),
     "clear_s": (0, 3600),
     "straggler_clear_s": (0, 3600),
+    "lag_absent_s": (1, _DAY),
+    "lighthouse_away_s": (1, _DAY),
+    "lag_clear_s": (0, _DAY),
     "keep_resolved_s": (60, 30 * _DAY),
     "follow_s": (0, _DAY),
     "min_replicas": (1, 1e6),
@@ -204,6 +256,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "breaker_share": (0, 1),
     "lateness_ticks": (0.1, 1000),
     "unreachable_share": (0, 1),
+    "starved_share": (0, 1),
     "eviction_cost_s": (0, _DAY),
     "eviction_ack_s": (1, 3600),
     "eviction_deadline_s": (1, 3600),

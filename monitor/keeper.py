@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from monitor.chronicle import Chronicle
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
 from monitor.evictors import Accused, Evictors, Order
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
@@ -24,17 +25,21 @@ from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
 from monitor.quarantine import Quarantine
+from monitor.self_health import Condition
 from monitor.snapshot import (
+    NO_LIGHTHOUSE,
     Failure,
     LighthouseAway,
     LighthouseView,
     Snapshot,
     Unreachable,
+    Vitals,
 )
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
+from monitor.vitals import VitalSigns
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +74,7 @@ class Parts:
     evictors: Evictors
     instruments: Instruments
     targets_file: TargetsFile | None = None
+    vitals: VitalSigns | None = None
 
 
 class Keeper:
@@ -155,19 +161,22 @@ class Keeper:
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
         )
-        lighthouse: LighthouseView | LighthouseAway = LighthouseAway("none configured")
+        lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
             lighthouse = page.result(timeout=self._deadline_s + _LOOP_LATE_S)
+        # a sweep that took much longer than it may was interrupted: what it saw is old
+        overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
             tick=self._tick,
-            lateness_s=lateness_s,
+            lateness_s=max(lateness_s, overdue_s),
             observations=sweep.observations,
             lighthouse=lighthouse,
             records=sweep.records,
             evictions=parts.evictors.progress(),
+            vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
         )
 
     def _learn(self, sweep: Sweep) -> None:
@@ -187,7 +196,7 @@ class Keeper:
 
     def _decide(self, snapshot: Snapshot) -> TickResult:
         """The judge's result; when it crashes, the last incidents and no decision."""
-        result = TickResult(snapshot.now_s, incidents=self._result.incidents)
+        result = self._undecided(snapshot.now_s)
         with self._part("decide"):
             result = self._parts.judge.tick(snapshot)
         for detector in result.detector_failures:
@@ -195,6 +204,17 @@ class Keeper:
         self._wanted = result.wants_records
         self._result = result
         return result
+
+    def _undecided(self, now_s: float) -> TickResult:
+        """A tick that nobody judged: every kind of fault is unknown."""
+        last = self._result
+        return TickResult(
+            now_s,
+            incidents=last.incidents,
+            detectors=dict.fromkeys(last.detectors, False),
+            unknown={kind.value: "the judgement of this tick crashed" for kind in Kind},
+            health=last.health,
+        )
 
     # -- act ----------------------------------------------------------------------------------
 
@@ -280,20 +300,22 @@ class Keeper:
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
-            troubles=tuple(self._troubles(snapshot, result)),
+            troubles=tuple(self._troubles(result)),
         )
 
-    def _troubles(self, snapshot: Snapshot, result: TickResult) -> Iterator[str]:
+    def _troubles(self, result: TickResult) -> Iterator[str]:
         yield from self._notes
-        if snapshot.lateness_s > 2 * self._parts.config.tick_s:
-            yield f"the monitor is late by {snapshot.lateness_s:.1f} s: is its host overloaded?"
+        for condition, seen in result.health.conditions.items():
+            if condition is not Condition.CANNOT_WRITE:  # the store says it better
+                yield f"the monitor doubts itself ({condition}): {seen}"
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending
             yield f"the store does not take writes ({error}): {waiting} kept in memory"
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):
-            yield f"detector {detector} crashed: {problem}"
+            if not any(problem in why for why in result.unknown.values()):
+                yield f"{detector} crashed: {problem}"  # the others are told as unknown
 
     # -- by hand ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from monitor.incident import Incident, Milestones
 from monitor.names import split_rank_name
 from monitor.pipeline import RankHealth
+from monitor.self_health import Condition
 from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.view import View, groups_of
 
@@ -151,6 +152,7 @@ class ViewCollector(Collector):
             yield from _groups(view)
             yield from _lighthouse(view)
             yield from _incidents(view)
+            yield from _self(view)
 
 
 Row = tuple[tuple[str, ...], float]
@@ -225,9 +227,25 @@ def _lighthouse(view: View) -> Iterator[Metric]:
         yield _gauge("quorum_participants", text, (), [((), members)])
 
 
+def _self(view: View) -> Iterator[Metric]:
+    """What the monitor knows of itself."""
+    result = view.result
+    up = [((name,), float(works)) for name, works in sorted(result.detectors.items())]
+    text = "1 while the detector works; 0: it crashed in the last tick, its fault is unknown."
+    yield _gauge("detector_up", text, ("detector",), up)
+    states = [((str(one),), float(one is result.health.state)) for one in Condition]
+    text = "1 for the state of the monitor's own health, 0 for the others."
+    yield _gauge("self_health", text, ("state",), states)
+    text = "What thresholds are multiplied by because the monitor doubts itself; 1 when well."
+    yield _gauge("self_health_scale", text, (), [((), result.health.scale)])
+
+
 def _incidents(view: View) -> Iterator[Metric]:
-    tally = Tally((str(one.kind), str(one.state)) for one in view.incidents if one.open)
+    tally = Tally(
+        (str(one.kind), str(one.state), str(one.severity)) for one in view.incidents if one.open
+    )
     rows = [(labels, float(count)) for labels, count in sorted(tally.items())]
-    yield _gauge("incidents", "Open incidents, by kind and state.", ("kind", "state"), rows)
+    text = "Open incidents, by kind, state and severity (info, warning, critical)."
+    yield _gauge("incidents", text, ("kind", "state", "severity"), rows)
     hosts = float(len(view.quarantine))
     yield _gauge("quarantined_hosts", "Hosts in quarantine.", (), [((), hosts)])

@@ -16,18 +16,28 @@ from functools import partial
 from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
+from monitor.detectors.all_wait import all_wait
+from monitor.detectors.all_wait import wanted as wanted_across
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
+from monitor.detectors.late_comer import late_comer
+from monitor.detectors.late_comer import wanted as wanted_late
+from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
+from monitor.detectors.slow_pause import slow_pause
+from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.unphased import unphased
+from monitor.detectors.unphased import wanted as wanted_unphased
+from monitor.detectors.verdict import SLOWS_ONLY, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host, RankName
 from monitor.policy import Decision, Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
+from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
 from monitor.tracker import Tracker
 
@@ -63,6 +73,17 @@ class TickResult:
     rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
     detector_failures: Mapping[str, str] = field(default_factory=dict)
     """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""
+    detectors: Mapping[str, bool] = field(default_factory=dict)
+    """Every detector that should have looked -> whether it did."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Kind of fault -> why nothing can be said about it in this tick."""
+    health: Health = field(default_factory=Health)
+    """The monitor's own."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether nobody looked for any fault at all."""
+        return bool(self.unknown) and not any(self.detectors.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +99,14 @@ DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
+    Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
+    Detector("all_wait", Kind.DEADLOCK, all_wait),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+    Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
+    Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
+    Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
+    Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 
 
@@ -105,17 +132,21 @@ class Pipeline:
         self._history = History.of(config)
         self._tracker = Tracker(config)
         self._tracker.restore(incidents)
+        self._self_health = SelfHealth(config)
+        self._health = Health()
         self._past: list[PastEviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
         self._take_past(evictions)
 
     def tick(self, snapshot: Snapshot) -> TickResult:
         """Judge one snapshot; call once per tick, in order of time."""
+        self._health = self._self_health.push(snapshot)
+        self._history.config = scaled(self._config, self._health.scale)
         self._history.push(snapshot)
         self._take_past(snapshot.evictions)
         self._tracker.take_evictions(self._history, snapshot.evictions)
         failures: dict[str, str] = {}
-        graph = _guarded("waits", failures, lambda: build(self._history))
+        graph = _guarded(_GRAPH, failures, lambda: build(self._history))
         found, unknown = self._detect(graph, failures)
         verdicts, inhibited = self._inhibit(found)
         changed = self._tracker.update(
@@ -124,7 +155,8 @@ class Pipeline:
         decisions = self._decide(snapshot)
         wanted: tuple[RankName, ...] | None = ()
         if graph is not None:
-            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+            self._history.pausing, self._history.inside = graph.pausing, graph.all_in
+            wanted = _guarded("records", failures, lambda: _wanted(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,
             verdicts=verdicts,
@@ -134,7 +166,23 @@ class Pipeline:
             wants_records=wanted or (),
             rank_health=_health(self._history, graph),
             detector_failures=failures,
+            detectors={
+                one.name: graph is not None and one.name not in failures for one in self._detectors
+            },
+            unknown=self._unknown(failures),
+            health=self._health,
         )
+
+    def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
+        """Kinds of fault that nobody looked for, and why."""
+        blind = failures.get(_GRAPH)
+        found: dict[str, str] = {}
+        for one in self._detectors:
+            if blind is not None:
+                found[one.kind.value] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
+            elif one.name in failures:
+                found[one.kind.value] = f"detector {one.name} crashed: {failures[one.name]}"
+        return found
 
     def _detect(
         self, graph: WaitGraph | None, failures: dict[str, str]
@@ -158,12 +206,16 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if verdict.kind is not Kind.STRAGGLER]
+        faults = [verdict for verdict in firing if _stops(verdict)]
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
-            blamed={victim: fault.groups[0] for fault in faults for victim in fault.victims},
-            stalled=bool(faults) or any(v.kind is not Kind.STRAGGLER for v in found),
+            blamed={
+                victim: fault.groups[0] if fault.groups else _LIGHTHOUSE
+                for fault in faults
+                for victim in fault.victims
+            },
+            stalled=bool(faults) or any(_stops(verdict) for verdict in found),
         )
         return standing, reasons
 
@@ -212,9 +264,7 @@ class Pipeline:
                 for group, members in history.groups().items()
             },
             accused=accused,
-            lateness_s=snapshot.lateness_s,
-            targets=len(snapshot.observations),
-            unreachable=sum(seen.report is None for seen in snapshot.observations),
+            doubt=self._health.hold,
             lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
             past=tuple(p for p in self._past if p.incident_id not in self._tracker.cut_short),
             in_flight=self._in_flight(snapshot),
@@ -261,6 +311,16 @@ class Pipeline:
 
 
 _HOUR_S: Final = 3600.0
+_GRAPH: Final = "waits"
+_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+"""Whom those wait for who wait for a Lighthouse that is away."""
+
+
+def _stops(verdict: Verdict) -> bool:
+    """Whether a fault makes others stand still."""
+    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
+        return bool(verdict.victims)
+    return verdict.kind not in SLOWS_ONLY
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:
@@ -269,6 +329,12 @@ def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T 
     except Exception as exc:  # noqa: BLE001 - one crashed detector must not blind the others
         failures[name] = f"{type(exc).__name__}: {exc}"
         return None
+
+
+def _wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose records a detector asks for; sorted, each once."""
+    suspected = {*wanted_records(history, graph), *wanted_unphased(history, graph)}
+    return tuple(sorted({*suspected, *wanted_late(history), *wanted_across(history, graph)}))
 
 
 def _view(

@@ -23,11 +23,13 @@ from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
+    NOBODY = "nobody"  # the incident accuses no group: a person has to look
     UNSURE = "unsure"  # the verdict cannot tell the culprit
+    PAGES_ONLY = "pages_only"  # its kind evicts only on certain evidence
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
-    SELF_DOUBT = "self_doubt"  # the monitor is late or cut off from too many targets
+    SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
     LIGHTHOUSE_AWAY = "lighthouse_away"  # cannot see the quorum, so cannot confirm either
     BREAKER = "breaker"  # too much of the fleet is accused at once
     MIN_REPLICAS = "min_replicas"  # too few healthy groups would be left
@@ -96,9 +98,8 @@ class Fleet:
     groups: Mapping[GroupName, GroupView]
     accused: frozenset[GroupName]
     """Groups with a firing or evicting incident."""
-    lateness_s: float
-    targets: int
-    unreachable: int
+    doubt: str | None
+    """Why the monitor does not trust itself in this tick (`self_health`); None while it does."""
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     past: tuple[PastEviction, ...] = ()
@@ -130,6 +131,9 @@ def decide(
     """
     decisions: list[Decision] = []
     for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
+        if not incident.groups:
+            decisions.append(Hold(incident.id, Guard.NOBODY, _NOBODY))
+            continue
         case = _Case(config, fleet, incident, incident.groups[0])
         held = _held(case)
         decisions.append(_evict(case) if held is None else held)
@@ -171,7 +175,7 @@ def _quarantine(case: _Case) -> tuple[Host, ...]:
             return tuple(sorted(hosts))
         case Kind.DEAD:
             return tuple(sorted(host for host in hosts if case.fleet.deaths.get(host, 0) > 0))
-        case Kind.MISMATCH | Kind.DEADLOCK:
+        case Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return ()
 
 
@@ -182,6 +186,13 @@ def _unsure(case: _Case) -> str | None:
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     return f"cannot tell which of {listed(case.incident.culprits)} is to blame"
+
+
+def _pages_only(case: _Case) -> str | None:
+    incident = case.incident
+    if incident.kind is not Kind.REPLICA_LAG or incident.verdict.confidence is Confidence.CERTAIN:
+        return None
+    return "a group that lags is left in unless its own ranks show the fault: look at it"
 
 
 def _already_gone(case: _Case) -> str | None:
@@ -226,12 +237,7 @@ def _crash_loop(case: _Case) -> str | None:
 
 
 def _self_doubt(case: _Case) -> str | None:
-    fleet, config = case.fleet, case.config
-    if fleet.lateness_s > config.lateness_ticks * config.tick_s:
-        return "this monitor runs late: what it saw may be its own sickness"
-    if fleet.unreachable >= 2 and fleet.unreachable > config.unreachable_share * fleet.targets:
-        return "too many targets are silent at once: this monitor may be cut off"
-    return None
+    return case.fleet.doubt
 
 
 def _lighthouse_away(case: _Case) -> str | None:
@@ -277,8 +283,10 @@ def _observe(case: _Case) -> str | None:
 
 
 _HOUR_S: Final = 3600.0
+_NOBODY: Final = "it accuses no group, so nobody is evicted: a person has to look"
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
+    (Guard.PAGES_ONLY, _pages_only),
     (Guard.ALREADY_GONE, _already_gone),
     (Guard.NOT_WORTH_IT, _not_worth_it),
     (Guard.CRASH_LOOP, _crash_loop),

@@ -24,6 +24,7 @@ from monitor.quarantine import Quarantine
 from monitor.snapshot import LighthouseAway
 from monitor.store import Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
+from monitor.vitals import VitalSigns
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class Service:
             evictors=evictors,
             instruments=instruments,
             targets_file=targets_file,
+            vitals=VitalSigns((lambda: store.last_error,)),
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)

@@ -21,6 +21,7 @@ from monitor.detectors.verdict import Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, IncidentId, RankName
+from monitor.severity import severity_of
 from monitor.snapshot import EvictionProgress
 
 _GONE_UNCONFIRMED_S: Final = 30.0
@@ -96,7 +97,10 @@ class Tracker:
             if (
                 incident.open
                 and incident.kind is verdict.kind
-                and set(incident.groups) & set(verdict.groups)
+                and (
+                    set(incident.groups) & set(verdict.groups)
+                    or not (incident.groups or verdict.groups)
+                )
             ):
                 return incident
         return None
@@ -147,6 +151,7 @@ class Tracker:
             verdict=replace(verdict, victims=_victims(incident, verdict)),
             last_seen_s=history.now_s,
         )
+        incident = self._weighed(incident, verdict, history.now_s)
         if incident.state is State.PENDING and sightings >= self._needed(verdict.kind):
             incident = replace(
                 _moved(incident, history.now_s, State.FIRING, verdict.reason),
@@ -154,6 +159,16 @@ class Tracker:
             )
         self.incidents[incident.id] = incident
         return incident.id
+
+    def _weighed(self, incident: Incident, verdict: Verdict, now_s: float) -> Incident:
+        """With the severity of what is seen now; the story tells when it changed."""
+        severity = severity_of(verdict, self.config.eviction_cost_s)
+        if severity is incident.severity:
+            return incident
+        incident = replace(incident, severity=severity)
+        if incident.milestones.firing_s is None:
+            return incident
+        return _noted(incident, now_s, "severity", f"now {severity.value}: {verdict.reason}")
 
     def _needed(self, kind: Kind) -> int:
         match kind:
@@ -163,6 +178,8 @@ class Tracker:
                 return self.config.hang_sweeps
             case Kind.MISMATCH | Kind.DEADLOCK:
                 return self.config.mismatch_sweeps
+            case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+                return self.config.hang_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
 
@@ -188,7 +205,8 @@ class Tracker:
         if why is None and incident.state is State.PENDING and incident.id not in self._restored:
             why = "did not last"
         if why is None:
-            why = _passed(history, incident, self.config)
+            quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY)
+            why = (_settled if quorums else _passed)(history, incident, self.config)
         if why is not None:
             self._resolve(incident, history.now_s, why)
 
@@ -289,6 +307,8 @@ class Tracker:
         since_s = marks.evict_asked_s
         if since_s is None and not incident.open:
             since_s = marks.firing_s
+        if not incident.groups:
+            return  # nobody's fault, nobody to come back
         if since_s is None or now_s - since_s > self.config.follow_s:
             return
         asked = marks.evict_asked_s is not None
@@ -323,7 +343,8 @@ class Tracker:
 
 def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incident]) -> Incident:
     now_s = history.now_s
-    name = f"{verdict.kind.value}-{verdict.culprits[0]}-{int(now_s * 1000)}"
+    subject = (*verdict.culprits, *verdict.groups, "job")[0]
+    name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
     number = 1
     while IncidentId(name if number == 1 else f"{name}-{number}") in taken:
         number += 1
@@ -342,6 +363,7 @@ def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incid
         milestones=Milestones(first_seen_s=now_s),
         story=(Transition(now_s, State.PENDING.value, verdict.reason),),
         last_seen_s=now_s,
+        severity=severity_of(verdict, history.config.eviction_cost_s),
     )
 
 
@@ -352,7 +374,7 @@ def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
 
 
 def _fingerprint(verdict: Verdict) -> str:
-    return f"{verdict.kind.value}:{','.join(verdict.culprits)}"
+    return f"{verdict.kind.value}:{','.join(verdict.culprits or verdict.groups)}"
 
 
 def _incarnations(history: History, culprits: Iterable[str]) -> tuple[str, ...]:
@@ -377,7 +399,15 @@ def _differs(before: Incident | None, after: Incident) -> bool:
         before.milestones,
         before.story,
         before.verdict.confidence,
-    ) != (after.state, after.culprits, after.milestones, after.story, after.verdict.confidence)
+        before.severity,
+    ) != (
+        after.state,
+        after.culprits,
+        after.milestones,
+        after.story,
+        after.verdict.confidence,
+        after.severity,
+    )
 
 
 def _under_eviction(
@@ -422,6 +452,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
     asked = incident.milestones.evict_asked_s is not None
     if _restarted(history, incident):
         return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
+    if not incident.culprits:
+        return _passed_for_all(history, incident, config)
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
     reports = [track.fresh for track in tracks if track.fresh is not None]
@@ -440,6 +472,31 @@ def _passed(  # noqa: PLR0911 - one reason a line
             return "recovered by itself" if moved else None
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+            return _settled(history, incident, config)
+
+
+def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault of the quorum is over: it is told by what lasts, not by one process."""
+    unseen_s = history.now_s - incident.last_seen_s
+    if incident.kind is Kind.LIGHTHOUSE_AWAY:
+        back = history.lighthouse is not None and unseen_s >= config.clear_s
+        return "the Lighthouse answers again" if back else None
+    if unseen_s < config.lag_clear_s:
+        return None
+    if not any(group in history.groups() for group in incident.groups):
+        return "its ranks are registered no more" if incident.groups else "commits go through again"
+    return "keeps up again"
+
+
+def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that was nobody's is over: somebody moved, or all keep pace."""
+    if incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
+    last_s = incident.last_seen_s
+    moved = any(t.moved_s is not None and t.moved_s > last_s for t in history.present())
+    passed = moved and history.now_s - last_s >= config.clear_s
+    return "recovered by itself" if passed else None
 
 
 def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:
@@ -447,7 +504,13 @@ def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | No
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
-    judged = bool(history.pace.windows) and history.pace.windows[-1].start_s >= incident.last_seen_s
+    tracks = _culprit_tracks(history, incident)
+    if len(history.groups()) == 1 or any(not track.phased for track in tracks):
+        calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
+        judged = calm_s > incident.last_seen_s
+    else:
+        windows = history.pace.windows
+        judged = bool(windows) and windows[-1].start_s >= incident.last_seen_s
     unseen_s = history.now_s - incident.last_seen_s
     passed = quiet and judged and unseen_s >= config.straggler_clear_s
     return "keeps pace again" if passed else None

@@ -129,12 +129,33 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
         "troubles": list(view.troubles),
+        "unknown": [
+            {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
+        ],
+        "self_health": self_health_to_json(view),
         "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
         "groups": groups_to_json(view),
         "ranks": ranks_to_json(view),
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
         "quarantine": [entry_to_json(entry) for entry in view.quarantine],
     }
+
+
+def self_health_to_json(view: View) -> dict[str, Any]:
+    """How far the monitor trusts itself."""
+    health = view.result.health
+    return {
+        "state": str(health.state),
+        "scale": health.scale,
+        "hold": health.hold,
+        "conditions": {str(one): seen for one, seen in health.conditions.items()},
+    }
+
+
+def degraded(view: View) -> tuple[str, ...]:
+    """What this monitor cannot do as it should, one line each; empty when it is well."""
+    unknown = [f"unknown: {kind}: {why}" for kind, why in sorted(view.result.unknown.items())]
+    return (*unknown, *view.troubles)
 
 
 def lighthouse_to_json(lighthouse: LighthouseView | LighthouseAway) -> dict[str, Any]:
@@ -227,6 +248,7 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "id": incident.id,
         "kind": str(incident.kind),
         "state": str(incident.state),
+        "severity": str(incident.severity),
         "culprits": list(incident.culprits),
         "groups": list(incident.groups),
         "replica_ids": list(incident.replica_ids),

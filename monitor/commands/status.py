@@ -45,6 +45,8 @@ def run_status(args: argparse.Namespace) -> int:
         print_json(body)
         return DONE
     out = console()
+    for one in body.get("unknown", []):
+        out.print(Text(f"! unknown: {one['kind']}: {one['why']}", style="magenta"))
     for trouble in body["troubles"]:
         out.print(Text(f"! {trouble}", style="yellow"))
     if body["observe"]:
@@ -76,7 +78,12 @@ def run_status(args: argparse.Namespace) -> int:
         )
     out.print(ranks)
     for one in body["incidents"]:
-        out.print(Text(f"{one['state']}: {one['reason']} ({one['id']})", style="bold red"))
+        out.print(
+            Text(
+                f"{one['severity']}, {one['state']}: {one['reason']} ({one['id']})",
+                style="bold red",
+            )
+        )
     for one in body["quarantine"]:
         until = moment(one["until_s"]) if one["until_s"] else "released"
         out.print(Text(f"quarantine: {one['host']} until {until}: {one['reason']}"))
@@ -98,13 +105,14 @@ def run_incidents(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json(body)
         return DONE
-    incidents = table("incidents", "id", "since", "kind", "state", "culprits", "what")
+    incidents = table("incidents", "id", "since", "kind", "state", "severity", "culprits", "what")
     for one in body["incidents"]:
         incidents.add_row(
             cell(one["id"]),
             cell(moment(one["milestones"]["first_seen_s"])),
             cell(one["kind"]),
             word(one["state"]),
+            word(one["severity"]),
             cell(one["culprits"]),
             cell(one["reason"]),
         )
@@ -118,7 +126,9 @@ def _one(args: argparse.Namespace) -> int:
         print_json(body)
         return DONE
     out = console()
-    out.print(Text(f"{body['id']}: {body['kind']}, {body['state']}", style="bold"))
+    out.print(
+        Text(f"{body['id']}: {body['kind']}, {body['severity']}, {body['state']}", style="bold")
+    )
     out.print(Text(body["reason"]))
     for source, seen in body["evidence"].items():
         out.print(Text(f"  {source}: {seen}"))

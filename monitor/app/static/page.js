@@ -7,6 +7,7 @@ const GIVE_UP_MS = 4000;
 const TONES = {
   healthy: "good", resolved: "good", waiting: "wait", pending: "wait", evicting: "wait",
   starting: "start", stalled: "bad", dead: "bad", firing: "bad", unreachable: "away",
+  critical: "bad", warning: "wait", info: "start", unknown: "away",
 };
 const opened = new Map(); // incident id -> whether a person opened or closed it
 let last = null; // {snapshot, incidents}: what is shown while the monitor is away
@@ -138,13 +139,13 @@ function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
     el("summary", {},
-      chip(incident.state), el("strong", { text: incident.kind.replaceAll("_", " ") }),
+      chip(incident.state), chip(incident.severity), el("strong", { text: incident.kind.replaceAll("_", " ") }),
       el("span", { class: "what", text: incident.reason }),
       el("span", { class: "when", text: `${clock(first)} · ${span(now - first)} ago` })),
     el("div", { class: "inside" },
       el("div", { class: "stages" }, ...stages(incident.milestones)),
       el("dl", { class: "evidence" },
-        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") }),
+        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") || "nobody is accused" }),
         el("dt", { text: "victims" }), el("dd", { text: incident.victims.join(", ") || "none" }),
         el("dt", { text: "confidence" }), el("dd", { text: incident.confidence }),
         ...Object.entries(incident.evidence).flatMap(([source, seen]) =>
@@ -163,8 +164,15 @@ function incidentBox(incident, now) {
   return box;
 }
 
-function showIncidents(incidents, now) {
-  const boxes = incidents.map((incident) => incidentBox(incident, now));
+// A crashed detector's kind of fault is neither there nor absent: a row of its own says so.
+function unknownRow(one) {
+  return el("div", { class: "unknown away" }, chip("unknown"),
+    el("strong", { text: one.kind.replaceAll("_", " ") }),
+    el("span", { class: "what", text: one.why }));
+}
+
+function showIncidents(incidents, unknown, now) {
+  const boxes = [...unknown.map(unknownRow), ...incidents.map((incident) => incidentBox(incident, now))];
   show("incidents", ...(boxes.length ? boxes : [el("div", { class: "none", text: "None so far." })]));
 }
 
@@ -189,6 +197,7 @@ function showHead(snapshot) {
   if (!snapshot.groups.length) [tone, text] = ["start", "waiting for ranks"];
   else if (snapshot.groups.some((group) => group.eviction)) [tone, text] = ["wait", "evicting"];
   else if (firing.length) [tone, text] = ["bad", `${firing.length} open incident${firing.length > 1 ? "s" : ""}`];
+  else if (snapshot.unknown.length) [tone, text] = ["away", `${snapshot.unknown.length} kind${snapshot.unknown.length > 1 ? "s" : ""} of fault unknown`];
   else if (sick.length) [tone, text] = ["wait", `${sick.length} group${sick.length > 1 ? "s" : ""} not healthy`];
   headline.className = `headline ${tone}`;
   headline.textContent = text;
@@ -236,7 +245,7 @@ async function refresh() {
     lastAt = Date.now();
     showHead(snapshot);
     showGroups(snapshot);
-    showIncidents(last.incidents, snapshot.now_s);
+    showIncidents(last.incidents, snapshot.unknown, snapshot.now_s);
     showQuarantine(snapshot.quarantine);
   } catch (error) {
     const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };
