@@ -9,7 +9,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -22,12 +22,13 @@ from monitor.detectors.inhibit import inhibit
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
+from monitor.detectors.replica_lag import replica_lag
 from monitor.detectors.straggler import straggler
 from monitor.detectors.verdict import SLOWS_ONLY, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
-from monitor.names import GroupName, Host, RankName
+from monitor.names import GroupName, Host, RankName, group_of
 from monitor.policy import Decision, Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
 from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
@@ -93,6 +94,7 @@ DETECTORS: Final = (
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+    Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 
@@ -193,6 +195,7 @@ class Pipeline:
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
         faults = [verdict for verdict in firing if _stops(verdict)]
+        self._pardon(shields, [*faults, *(verdict for verdict in found if _stops(verdict))])
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
@@ -204,6 +207,19 @@ class Pipeline:
             stalled=bool(faults) or any(_stops(verdict) for verdict in found),
         )
         return standing, reasons
+
+    def _pardon(self, shields: Collection[GroupName], faults: Sequence[Verdict]) -> None:
+        """Heals, failed commits and entries that an eviction or another fault explains.
+
+        Of a fault that stands for long its victims only: the others have formed a quorum without.
+        """
+        logs, config = self._history.attendance.groups, self._config
+        victims = {group_of(rank) for fault in faults for rank in fault.victims}
+        for group in {*shields, *victims} & logs.keys():
+            logs[group].forgive()
+        if any(self._history.now_s - fault.since_s < config.lag_window_s for fault in faults):
+            for log in logs.values():
+                log.failures = []
 
     # -- deciding --------------------------------------------------------------------------
 

@@ -480,7 +480,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
         back = history.lighthouse is not None and unseen_s >= config.clear_s
         return "the Lighthouse answers again" if back else None
-    if unseen_s < config.lag_clear_s:
+    if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
         return "its ranks are registered no more" if incident.groups else "commits go through again"
