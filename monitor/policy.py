@@ -69,7 +69,7 @@ class GroupView:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there, alive, warm, in the quorum, and nobody accuses it."""
+    """All its ranks are there and alive, contribute or wait to be let in, and nobody accuses it."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -244,8 +244,10 @@ def _lighthouse_away(case: _Case) -> str | None:
 
 
 def _breaker(case: _Case) -> str | None:
+    """Groups of which no process lives are gone, which is a fact and no accusation."""
     allowed = max(1, int(len(case.fleet.groups) * case.config.breaker_share))
-    accused = len(case.fleet.accused)
+    views = (case.fleet.groups.get(group) for group in case.fleet.accused)
+    accused = sum(view is not None and bool(view.alive) for view in views)
     if accused <= allowed:
         return None
     return f"{accused} of {len(case.fleet.groups)} groups are accused at once, {allowed} at most"
