@@ -127,7 +127,9 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
         and len(shown) == 1
         and not any(log.errored() for group, log in logs.items() if group != shown[0])
     ):
-        yield _failing(history, shown[0], failing[shown[0]], "and only its ranks met an error")
+        beside = "none goes through anywhere, and only its ranks met an error"
+        victims = tuple(r for group in failing if group != shown[0] for r in _ranks(history, group))
+        yield _failing(history, shown[0], failing[shown[0]], beside, victims)
         return
     yield Verdict(
         kind=Kind.REPLICA_LAG,
@@ -154,7 +156,13 @@ def _keeps_failing(history: History, log: Attended) -> bool:
     return 2 * count > log.committed(log.failures[0].at_s)
 
 
-def _failing(history: History, group: GroupName, log: Attended, beside: str) -> Verdict:
+def _failing(
+    history: History,
+    group: GroupName,
+    log: Attended,
+    beside: str,
+    victims: tuple[RankName, ...] = (),
+) -> Verdict:
     began_s = log.failures[0].at_s
     return Verdict(
         kind=Kind.REPLICA_LAG,
@@ -164,6 +172,7 @@ def _failing(history: History, group: GroupName, log: Attended, beside: str) -> 
         f"{seconds(history.now_s - began_s)}, {log.committed(began_s)} went through, {beside}",
         confidence=Confidence.LIKELY,
         since_s=began_s,
+        victims=victims,
         evidence=_evidence(history, group, log),
         signature=f"replica_lag:fails:{group}",
     )

@@ -86,6 +86,8 @@ def test_of_all_that_fail_the_only_one_with_an_error_is_named() -> None:
     drive = Drive(SimFleet(3, 2, script)).run(60)
     incident = drive.incident("replica_lag")
     assert (incident.groups, incident.verdict.confidence) == (("rg_1",), Confidence.LIKELY)
+    assert incident.verdict.victims == ("rg_0.0", "rg_0.1", "rg_2.0", "rg_2.1")
+    assert incident.severity is Severity.CRITICAL
     assert not drive.evicts
 
 
