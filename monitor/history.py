@@ -22,6 +22,10 @@ from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits
 from monitor.names import GroupName, Host, RankName, ReplicaId
+from monitor.attendance import Attendance, Turn
+from monitor.config import KeeperConfig
+from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
+from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter, Reading
 from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Snapshot
 from worker_server.wire import (
@@ -42,6 +46,8 @@ OUTSIDE: Final = "outside of collectives"
 """What a rank that reports no phases is said to be in, when it is in no collective."""
 INSIDE: Final = "inside a collective"
 """Where ranks stand that are all in one and wait for its end."""
+HEARTBEAT_TIMEOUT_S: Final = 5.0
+"""The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
 
 _FORGET_S: Final = 3600.0
 _RUNNING: Final = ("R", "D")
@@ -161,6 +167,7 @@ class History:
 
     config: KeeperConfig
     pace: PaceMeter
+    attendance: Attendance
     now_s: float = 0.0
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
     """Sorted by rank; holds ranks that are registered no more for an hour."""
@@ -180,6 +187,7 @@ class History:
     """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
     inside: frozenset[RankName] = frozenset()
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
+    _members: frozenset[ReplicaId] = frozenset()
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
 
@@ -187,6 +195,7 @@ class History:
     def of(cls, config: KeeperConfig) -> History:
         """An empty history."""
         return cls(config, PaceMeter(config), habits=Habits(config))
+        return cls(config, PaceMeter(config), Attendance(config))
 
     # -- what detectors ask ----------------------------------------------------------------
 
@@ -265,7 +274,7 @@ class History:
         replica_id = self.replica_id(group)
         if self.lighthouse is None or replica_id is None:
             return None
-        return any(member.replica_id == replica_id for member in self.lighthouse.members)
+        return replica_id in self._members
 
     def heartbeat_age_s(self, group: GroupName) -> float | None:
         """Age of the group's last heartbeat; None when unknown."""
@@ -320,9 +329,12 @@ class History:
         self._group()
         self._push_records(snapshot)
         self._push_pace()
+        self._push_attendance()
 
     def _push_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
         self.lighthouse = seen if isinstance(seen, LighthouseView) else None
+        members = () if self.lighthouse is None else self.lighthouse.members
+        self._members = frozenset(member.replica_id for member in members)
         self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
         if self.away is None:
             self.away_since_s = None
@@ -453,6 +465,55 @@ class History:
                 and self.participating(track)
             ],
         )
+
+    def _push_attendance(self) -> None:
+        members = None
+        if self.lighthouse is not None:
+            members = {
+                group_of_replica(member.replica_id): member.replica_id
+                for member in self.lighthouse.members
+            }
+        turns = [turn for track in self.present() if (turn := _turn(track)) is not None]
+        absent = [group for group in self._groups if self._stays_out(group)]
+        self.attendance.push(self.now_s, turns, members, absent)
+
+    def _stays_out(self, group: GroupName) -> bool:
+        """Whether a group could take part and does not: it beats, works, and is in no quorum."""
+        age_s = self.heartbeat_age_s(group)
+        if age_s is None or age_s > HEARTBEAT_TIMEOUT_S or self.in_quorum(group) is not False:
+            return False
+        return not any(self._excused(track) for track in self._groups[group])
+
+    def _excused(self, track: RankTrack) -> bool:
+        """Whether a rank is on its way, done, or cannot be seen: no blame for staying out."""
+        config, step = self.config, track.step
+        if track.fresh is None or not track.fresh.process.alive or step is None:
+            return True
+        here_s, phase_s = self.now_s - track.first_seen_s, step.phase_age_s
+        return (
+            step.phase == FINISHED_PHASE
+            or (self.starting(track) and here_s < config.warm_up_budget_s)
+            or (step.healing and phase_s < config.healing_budget_s)
+            or (step.phase in LONG_PHASES and phase_s < config.long_phase_budget_s)
+        )
+
+
+def _turn(track: RankTrack) -> Turn | None:
+    """What attendance is taken from: ranks under a Manager that answered in this tick."""
+    report = track.fresh
+    step = None if report is None else report.step
+    if step is None or step.replica_id is None:
+        return None
+    return Turn(
+        rank=track.rank,
+        group=track.group,
+        incarnation=track.identity.incarnation,
+        commits=step.commits,
+        failures=step.commit_failures,
+        committed_step=step.committed_step,
+        healing=step.healing,
+        errored=step.errored,
+    )
 
 
 def _inside(track: RankTrack) -> bool:

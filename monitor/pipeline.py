@@ -9,7 +9,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -32,14 +32,18 @@ from monitor.detectors.straggler import straggler
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
 from monitor.detectors.verdict import SLOWS_ONLY, Kind, Verdict
+from monitor.detectors.replica_lag import replica_lag
+from monitor.detectors.straggler import straggler
+from monitor.detectors.verdict import Confidence, Kind, Verdict, stops
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
-from monitor.names import GroupName, Host, RankName
+from monitor.names import GroupName, Host, RankName, group_of
 from monitor.policy import Decision, Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
 from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
 from monitor.tracker import Tracker
+from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
 
 _T = TypeVar("_T")
 
@@ -106,6 +110,7 @@ DETECTORS: Final = (
     Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
     Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
+    Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 
@@ -206,18 +211,28 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if _stops(verdict)]
+        faults = [verdict for verdict in firing if stops(verdict)]
+        self._pardon(shields, [*faults, *(verdict for verdict in found if stops(verdict))])
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
-            blamed={
-                victim: fault.groups[0] if fault.groups else _LIGHTHOUSE
-                for fault in faults
-                for victim in fault.victims
-            },
-            stalled=bool(faults) or any(_stops(verdict) for verdict in found),
+            blamed=self._tracker.blamed(self._history),
+            stalled=bool(faults) or any(stops(verdict) for verdict in found),
         )
         return standing, reasons
+
+    def _pardon(self, shields: Collection[GroupName], faults: Sequence[Verdict]) -> None:
+        """Heals, failed commits and entries that an eviction or another fault explains.
+
+        Of a fault that stands for long its victims only: the others have formed a quorum without.
+        """
+        logs, config = self._history.attendance.groups, self._config
+        victims = {group_of(rank) for fault in faults for rank in fault.victims}
+        for group in {*shields, *victims} & logs.keys():
+            logs[group].forgive()
+        if any(self._history.now_s - fault.since_s < config.lag_window_s for fault in faults):
+            for log in logs.values():
+                log.failures = []
 
     # -- deciding --------------------------------------------------------------------------
 
@@ -254,16 +269,33 @@ class Pipeline:
             if incident.state is not State.PENDING
             for group in incident.groups
         )
+        paged = {
+            group
+            for incident in self._tracker.open()
+            if incident.kind is Kind.REPLICA_LAG
+            and incident.verdict.confidence is not Confidence.CERTAIN
+            for group in incident.groups
+        } - {
+            group
+            for incident in self._tracker.open()
+            if incident.kind is not Kind.REPLICA_LAG and incident.state is not State.PENDING
+            for group in incident.groups
+        }  # told to a person, never evicted: they use up nothing of the breaker's share
         shields = self._tracker.shielded(snapshot.now_s)
         away = snapshot.lighthouse
         fired = [i for i in self._tracker.incidents.values() if i.milestones.firing_s is not None]
         return Fleet(
             now_s=snapshot.now_s,
             groups={
-                group: _view(history, group, members, well=group not in {*accused, *shields})
+                group: _view(
+                    history,
+                    group,
+                    members,
+                    well=group not in accused and _anew(members, shields.get(group)),
+                )
                 for group, members in history.groups().items()
             },
-            accused=accused,
+            accused=frozenset(group for group in accused if group not in paged),
             doubt=self._health.hold,
             lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
             past=tuple(p for p in self._past if p.incident_id not in self._tracker.cut_short),
@@ -312,15 +344,6 @@ class Pipeline:
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
-_LIGHTHOUSE: Final = GroupName("the Lighthouse")
-"""Whom those wait for who wait for a Lighthouse that is away."""
-
-
-def _stops(verdict: Verdict) -> bool:
-    """Whether a fault makes others stand still."""
-    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
-        return bool(verdict.victims)
-    return verdict.kind not in SLOWS_ONLY
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:
@@ -344,13 +367,38 @@ def _view(
     whole = len(members) == members[0].identity.world_size
     return GroupView(
         group=group,
-        healthy=well and whole and all(history.participating(track) for track in members),
+        healthy=well and whole and all(_able(history, track) for track in members),
         alive=tuple(t.rank for t in members if t.fresh is not None and t.fresh.process.alive),
         replica_id=history.replica_id(group),
         in_quorum=history.in_quorum(group),
         heartbeat_age_s=history.heartbeat_age_s(group),
         dead_for_s=history.now_s - min(died_s) if died_s else None,
         hosts={track.rank: track.identity.host for track in members},
+    )
+
+
+def _anew(members: tuple[RankTrack, ...], evicted: Incident | None) -> bool:
+    """Whether a group is free of those processes for which it was evicted lately, if it was."""
+    return evicted is None or not any(
+        track.identity.incarnation in evicted.incarnations for track in members
+    )
+
+
+def _able(history: History, track: RankTrack) -> bool:
+    """Whether a rank contributes, or stands ready to: it waits for the others to let it in.
+
+    Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
+    one is out. It must not be counted as missing then.
+    """
+    fresh = track.fresh
+    if history.participating(track):
+        return True
+    return (
+        fresh is not None
+        and fresh.process.alive
+        and fresh.step is not None
+        and fresh.step.source == SOURCE_REPORTER
+        and fresh.step.phase == WAITING_PHASE
     )
 
 

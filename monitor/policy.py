@@ -23,7 +23,6 @@ from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
-    NOBODY = "nobody"  # the incident accuses no group: a person has to look
     UNSURE = "unsure"  # the verdict cannot tell the culprit
     PAGES_ONLY = "pages_only"  # its kind evicts only on certain evidence
     ALREADY_GONE = "already_gone"  # the group left by itself
@@ -70,7 +69,7 @@ class GroupView:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there, alive, warm, in the quorum, and nobody accuses it."""
+    """All its ranks are there and alive, contribute or wait to be let in, and nobody accuses it."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -125,15 +124,14 @@ class _Case:
 def decide(
     config: KeeperConfig, fleet: Fleet, incidents: Sequence[Incident]
 ) -> tuple[Decision, ...]:
-    """One decision for each incident given; at most one of them is an `Evict`.
+    """One decision for each incident given that accuses somebody; at most one is an `Evict`.
 
     `incidents` are firing and were seen in this very tick. The oldest is asked first.
     """
     decisions: list[Decision] = []
     for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
         if not incident.groups:
-            decisions.append(Hold(incident.id, Guard.NOBODY, _NOBODY))
-            continue
+            continue  # nobody is accused, so there is no eviction to hold back
         case = _Case(config, fleet, incident, incident.groups[0])
         held = _held(case)
         decisions.append(_evict(case) if held is None else held)
@@ -246,8 +244,10 @@ def _lighthouse_away(case: _Case) -> str | None:
 
 
 def _breaker(case: _Case) -> str | None:
+    """Groups of which no process lives are gone, which is a fact and no accusation."""
     allowed = max(1, int(len(case.fleet.groups) * case.config.breaker_share))
-    accused = len(case.fleet.accused)
+    views = (case.fleet.groups.get(group) for group in case.fleet.accused)
+    accused = sum(view is not None and bool(view.alive) for view in views)
     if accused <= allowed:
         return None
     return f"{accused} of {len(case.fleet.groups)} groups are accused at once, {allowed} at most"
@@ -283,7 +283,6 @@ def _observe(case: _Case) -> str | None:
 
 
 _HOUR_S: Final = 3600.0
-_NOBODY: Final = "it accuses no group, so nobody is evicted: a person has to look"
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
     (Guard.PAGES_ONLY, _pages_only),

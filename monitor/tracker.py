@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.verdict import Kind, Verdict, stops
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, IncidentId, RankName
@@ -26,6 +26,10 @@ from monitor.snapshot import EvictionProgress
 
 _GONE_UNCONFIRMED_S: Final = 30.0
 """Every process gone for so long counts as left, though no new quorum says so yet."""
+
+
+_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+"""Whom those wait for who wait for a Lighthouse that is away."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Tracker:
     """Evictions decided that the evictor has not taken up yet."""
     _before: dict[IncidentId, Incident] = field(default_factory=dict)
     """As they were when the tick began."""
+    _waited_s: dict[tuple[IncidentId, RankName], float] = field(default_factory=dict)
+    """When a victim was last seen waiting for the fault of an incident."""
     cut_short: set[IncidentId] = field(default_factory=set)
     """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
 
@@ -91,6 +97,25 @@ class Tracker:
                 found.update(dict.fromkeys(incident.groups, incident))
         return found
 
+    def blamed(self, history: History) -> dict[RankName, GroupName]:
+        """Victims of open incidents, and the group that they wait for (or waited for, and died).
+
+        Who committed after it was seen waiting has moved on, and is another process's victim no
+        more; so is a process that started since.
+        """
+        found: dict[RankName, GroupName] = {}
+        for incident in self.open():
+            if incident.state is State.PENDING or not stops(incident.verdict):
+                continue
+            for rank in incident.verdict.victims:
+                track = history.tracks.get(rank)
+                waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
+                if track is None or track.first_seen_s > waited_s:
+                    continue
+                if track.last_commit_s is None or track.last_commit_s <= waited_s:
+                    found[rank] = incident.groups[0] if incident.groups else _LIGHTHOUSE
+        return found
+
     def owner(self, verdict: Verdict) -> Incident | None:
         """The open incident that a verdict belongs to."""
         for incident in self.incidents.values():
@@ -138,6 +163,7 @@ class Tracker:
         same = incident.culprits == verdict.culprits
         sightings = self._sightings.get(incident.id, 0) + 1 if same else 1
         self._sightings[incident.id] = sightings
+        self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)
         self._restored.discard(incident.id)
         incident = replace(
             incident,
@@ -339,6 +365,9 @@ class Tracker:
             if dropped or (not incident.open and now_s - ended_s > self.config.keep_resolved_s):
                 del self.incidents[incident.id]
                 self._sightings.pop(incident.id, None)
+        self._waited_s = {
+            key: at_s for key, at_s in self._waited_s.items() if key[0] in self.incidents
+        }
 
 
 def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incident]) -> Incident:
@@ -482,7 +511,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
         back = history.lighthouse is not None and unseen_s >= config.clear_s
         return "the Lighthouse answers again" if back else None
-    if unseen_s < config.lag_clear_s:
+    if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
         return "its ranks are registered no more" if incident.groups else "commits go through again"

@@ -59,3 +59,10 @@ class Verdict:
     """Fleet time lost to it so far, for faults that only slow (straggler)."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
+
+
+def stops(verdict: Verdict) -> bool:
+    """Whether a fault makes others stand still."""
+    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
+        return bool(verdict.victims)
+    return verdict.kind not in SLOWS_ONLY

@@ -83,6 +83,11 @@ class SimRank:
     odd: str | None = None
     """Next all_reduce goes wrong: op | size | extra | abort."""
     healing_until_s: float = 0.0
+    healed: bool = False
+    """Whether its last attempt healed; `errored`: met an error."""
+    errored: bool = False
+    failures: int = 0
+    committed_step: int | None = None
     pauses: list[tuple[str, float]] = field(default_factory=list)
     habits: list[tuple[int, str, float]] = field(default_factory=list)
     """Every so many steps, a pause in this phase of so many seconds."""
@@ -354,6 +359,32 @@ def lighthouse_away(for_s: float) -> Fault:
     return do
 
 
+def fail_commits(
+    groups: Iterable[str], for_s: float = 1e9, errored: Iterable[str] | None = None
+) -> Fault:
+    """Every second commit of these groups fails while others commit; all of them, if nobody does.
+
+    A group that fails while another commits is behind, and heals with its next attempt.
+    """
+    named = tuple(groups)
+
+    def do(fleet: SimFleet) -> None:
+        fleet.failing = dict.fromkeys(named, fleet.now_s + for_s)
+        fleet.erring = set(named if errored is None else errored)
+
+    return do
+
+
+def shut_out(group: str, for_s: float = 1e9) -> Fault:
+    """The group beats, and its quorum requests lead nowhere."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.outside[group] = fleet.now_s + for_s
+        fleet._leave(group)
+
+    return do
+
+
 def lighthouse_down(for_s: float) -> Fault:
     """The Lighthouse itself is gone: the monitor cannot see it, and no quorum forms."""
 
@@ -408,6 +439,9 @@ class SimFleet:
         self.network_s = 0.0
         self.lighthouse_away_until_s = 0.0
         self.no_quorum_until_s = 0.0
+        self.failing: dict[str, float] = {}
+        self.erring: set[str] = set()
+        self.outside: dict[str, float] = {}
         self.late_ticks: list[float] = []
         self.quorum_id = 1
         self.quorum: set[str] = set(names)
@@ -604,6 +638,7 @@ class SimFleet:
             return
         inside = {
             name: all(r.place == "cross" and r.alive for r in ranks)
+            and self.now_s >= self.outside.get(name, 0.0)
             for name, ranks in self.groups.items()
         }
         if not self.quorum & set(self.groups):
@@ -620,6 +655,7 @@ class SimFleet:
         if joining:
             self.quorum |= joining
             self.quorum_id += 1
+        failed = self._failed(step)
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
                 rank.begun_s = rank.across_since_s = self.now_s
@@ -631,10 +667,29 @@ class SimFleet:
                     rank.place, rank.left_s = "pause", 1.0
                     rank.enter_phase("forward", self.now_s)
                     continue
+                rank.errored, rank.healed = name in failed and name in self.erring, rank.step < step
+                if name in failed:
+                    rank.failures += 1
+                    self._work(rank, "optimizer")
+                    continue
+                rank.committed_step = step
                 rank.step, rank.commits = step + 1, rank.commits + 1
                 rank.committed_s = self.now_s
                 rank.tokens += rank.tokens_a_step
                 self._work(rank, "optimizer")
+
+    def _failed(self, step: int) -> set[str]:
+        """Groups of the quorum whose commit fails; whoever is behind heals, and commits."""
+        bad = {name for name, until_s in self.failing.items() if self.now_s < until_s}
+        all_bad = self.quorum <= bad
+        failed = {
+            name
+            for name in self.quorum & bad
+            if all_bad or all(rank.step == step for rank in self.groups[name])
+        }
+        if failed and not all_bad:
+            self.quorum_id += 1
+        return failed
 
     def _lighthouse(self) -> None:
         for ranks in self.groups.values():
@@ -754,6 +809,25 @@ class SimFleet:
                 interpreter_age_s=None if dead else interpreter,
             ),
             step=self._step(rank, now_s),
+            step=StepState(
+                step=rank.step,
+                attempt=rank.attempt,
+                progress=rank.progress,
+                phase=rank.phase,
+                phase_age_s=max(0.0, now_s - rank.phase_since_s),
+                commits=rank.commits,
+                last_commit_age_s=None
+                if rank.committed_s is None
+                else max(0.0, now_s - rank.committed_s),
+                replica_id=rank.replica_id,
+                quorum_id=self.quorum_id,
+                participants=len(self.quorum),
+                healing=now_s < rank.healing_until_s or rank.healed,
+                errored=rank.errored,
+                commit_failures=rank.failures,
+                committed_step=rank.committed_step,
+                seconds=dict(rank.seconds),
+            ),
             heads=heads,
         )
 
