@@ -37,6 +37,8 @@ class Loop:
         self._open = False
         self._begin_ns = 0
         self._end_ns = 0
+        self.heals = 0
+        """Attempts in which the Manager healed."""
         self.soundness: Soundness | None = None
         """Is told of every end."""
 
@@ -46,13 +48,16 @@ class Loop:
         return self.facts.attempt if self._open else self.facts.attempt + 1
 
     @property
-    def step_now(self) -> int:
-        """The step as TorchFT numbers it by now: where a heal came before the forward pass, the
-        number with which the attempt began is that of weights that are gone.
+    def step_now(self) -> int | None:
+        """The open attempt's step; None while none is open: only its end tells it."""
+        return self.step_of(self.facts.step) if self._open else None
+
+    def step_of(self, step: int, committed: bool = False) -> int:
+        """An attempt's step as TorchFT numbers it by now: where a heal came before the forward
+        pass, the number with which the attempt began is that of weights that are gone.
         """
         number = getattr(self._manager, "_step", None)
-        step = self.facts.step
-        return max(step, number) if number.__class__ is int else step
+        return max(step, number - committed) if number.__class__ is int else step
 
     def begin(self, step: int) -> None:
         """An attempt begins; that is progress, whatever the phase."""
@@ -97,11 +102,12 @@ class Loop:
             facts.loss = loss
             facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
         if self.soundness is not None:
-            self.soundness.end(loss)
+            self.soundness.end(loss, self.step_of(step, committed))
         self._open = False
         self._end_ns = now
         if self._manager is not None:
             self._read_manager(self._manager, facts)
+            self.heals += facts.healing
         page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
         page.write_step(facts)
 

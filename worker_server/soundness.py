@@ -30,8 +30,8 @@ class Soundness:
         """Last attempt of which something was looked at."""
         self._bad = _NEVER
         """Last attempt that was not finite."""
-        self._first = (0, 0, 0)
-        """Step, place and time at which the spell began."""
+        self._first: tuple[int | None, int, int] = (0, 0, 0)
+        """Step, place and time at which the spell began; the step is None until it is told."""
         self._run = 0
         self._attempts = 0
         self._warned: set[str] = set()
@@ -39,7 +39,7 @@ class Soundness:
 
     def look(self, loss: Any, grad_norm: Any, where: str) -> bool:
         """Whether what could be read is finite; what is not is remembered."""
-        finite = True
+        finite, loop = True, self._loop
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is None:
                 continue
@@ -48,38 +48,40 @@ class Soundness:
                 self._warn(name, f"cannot tell without waiting whether {name} is finite")
                 continue
             finite = finite and known
-            self._looked = self._loop.attempt_now
+            self._looked = loop.attempt_now
         if not finite:
-            self._note(where)
+            self._note(where, loop.attempt_now, loop.step_now)
         return finite
 
-    def end(self, loss: float | None) -> None:
-        """An attempt ends; the loop still counts it as the present one."""
+    def end(self, loss: float | None, step: int) -> None:
+        """An attempt of this step ends; the loop still counts it as the present one."""
         attempt = self._loop.facts.attempt
         if loss is not None:
             self._looked = attempt
             if not isfinite(loss):
-                self._note(LOCAL)
+                self._note(LOCAL, attempt, step)
+        if self._bad == attempt and self._first[0] is None:
+            self._first = step, *self._first[1:]
+            self._publish()
         if self._run and self._looked == attempt != self._bad:
             self._run = 0
             self._publish()
 
-    def _note(self, where: str) -> None:
-        loop = self._loop
-        attempt = loop.attempt_now
+    def _note(self, where: str, attempt: int, step: int | None) -> None:
         if attempt == self._bad:
             return  # what was seen first in an attempt was seen nearest to its origin
         if not self._run:
             place = layout.PLACES.index(where) if where in layout.PLACES else 0
-            self._first = loop.step_now, place, monotonic_ns()
+            self._first = step, place, monotonic_ns()
         self._bad = attempt
         self._run += 1
         self._attempts += 1
         self._publish()
 
     def _publish(self) -> None:
-        if self._loop.on:
-            self._loop.page.write_spoilt(*self._first, self._run, self._attempts)
+        step, place, since_ns = self._first
+        if self._loop.on and step is not None:
+            self._loop.page.write_spoilt(step, place, since_ns, self._run, self._attempts)
 
     def _warn(self, what: str, text: str) -> None:
         if what not in self._warned:
