@@ -2,10 +2,10 @@
 
 Theory of operation. After a commit all replica groups hold the same weights, bit by bit. Every N
 steps each rank hashes the raw bits of its own and publishes the value; whoever reads those of all
-groups sees the odd one out. Every tensor is read as 64-bit words, in blocks; the words of a block are
-added up (addition of integers does not depend on the order in which a GPU does it), the sums get odd
-weights of their own and are added up in turn. One word that differs always changes the value; two
-that differ leave it alone in one case of 2^48, unless they cancel within one block.
+groups sees the odd one out. Every tensor is read as 64-bit words, in blocks; the words of a block
+are added up (the sum of integers does not depend on the order in which a GPU does it), the sums get
+odd weights of their own and are added up in turn. One word that differs changes the value, but for
+one case in 2^48; so do two, unless they cancel within one block.
 
 What is hashed depends on shapes, settings and the step alone, so that all groups hash the same
 piece. On a GPU nothing waits: the value is copied back behind the work, and published by a later
@@ -57,7 +57,7 @@ class Fingerprinter:
         self._stride = 1
         self._rows: list[tuple[int, int]] = []
         self._lane = 0
-        self._heals = 0
+        self._lineage = 0
         self._rollbacks = 0
         self._last = -1
         self._pending: list[_Pending] = []
@@ -70,7 +70,7 @@ class Fingerprinter:
         if not self._on or not self._loop.on:
             return
         try:
-            self._note_heal()
+            self._note_lineage()
             if self._pending:
                 self._collect()
             every = self._every if every is None else every
@@ -78,7 +78,7 @@ class Fingerprinter:
                 began_s = time.thread_time()
                 if step <= self._last:  # back to a checkpoint: what comes now is another history
                     self._rollbacks += 1
-                    self._note_heal()
+                    self._note_lineage()
                 self._last = step
                 self._take(parameters, step, every, shard)
                 self._pay(time.thread_time() - began_s)
@@ -86,17 +86,17 @@ class Fingerprinter:
             self._on = False
             complain(f"lightkeeper takes no fingerprints of the weights: {exc!r}", stacklevel=4)
 
-    # -- heals ------------------------------------------------------------------------------
+    # -- lineage ----------------------------------------------------------------------------
 
     @property
     def _healing(self) -> bool:
         return bool(getattr(self._loop.manager, "_healing", False))
 
-    def _note_heal(self) -> None:
+    def _note_lineage(self) -> None:
         """Weights that came from another group speak for that group, not for this one."""
-        heals = self._loop.heals + self._loop.page.heals + self._rollbacks
-        if heals != self._heals:
-            self._heals = heals
+        lineage = self._loop.heals + self._loop.page.heals + self._rollbacks
+        if lineage != self._lineage:
+            self._lineage = lineage
             self._pending.clear()
             if self._rows:
                 self._rows.clear()
@@ -147,7 +147,7 @@ class Fingerprinter:
         self._publish()
 
     def _publish(self) -> None:
-        self._loop.page.write_prints(self._lane, self._heals, self._rows)
+        self._loop.page.write_prints(self._lane, self._lineage, self._rows)
 
     def _pay(self, cost_s: float) -> None:
         """Take fewer, if they cost too much."""

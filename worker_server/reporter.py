@@ -143,7 +143,11 @@ class NullReporter:
         return self
 
     def finite(
-        self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL  # noqa: ARG002
+        self,
+        *,
+        loss: Any = None,
+        grad_norm: Any = None,
+        where: str = LOCAL,  # noqa: ARG002
     ) -> bool:
         """The same answer: a loop that votes by it must not vote otherwise without us."""
         return is_finite(loss) is not False and is_finite(grad_norm) is not False

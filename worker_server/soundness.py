@@ -2,8 +2,8 @@
 
 Theory of operation. TorchFT commits a NaN: it never looks. Who was first is known only to the rank,
 before it gives its gradient away; a step later everybody's loss is NaN. So the rank remembers the
-beginning of the latest *spell*: attempts in a row that were not finite. A spell ends with an attempt
-of which something was looked at and all of it was finite.
+beginning of the latest *spell*: attempts in a row that were not finite. A spell ends with an
+attempt of which something was looked at and all of it was finite.
 """
 
 from __future__ import annotations

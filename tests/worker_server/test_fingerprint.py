@@ -145,16 +145,16 @@ def test_a_step_that_comes_again_begins_another_history(prints):
     for step in (10, 20, 30):
         prints(weights, step)
     found = prints(weights, 20)
-    assert (found.heals, [step for step, _ in found.rows]) == (1, [20])
+    assert (found.lineage, [step for step, _ in found.rows]) == (1, [20])
 
 
 def test_a_heal_throws_away_what_was_taken_before_it(prints, reporter, page):
     weights = [torch.randn(10)]
-    assert prints(weights, 10).heals == 0
+    assert prints(weights, 10).lineage == 0
     page.add_time(1, 0.5)  # a checkpoint was loaded
     assert prints(weights, 11) is None
     found = prints(weights, 20)
-    assert (found.heals, [step for step, _ in found.rows]) == (1, [20])
+    assert (found.lineage, [step for step, _ in found.rows]) == (1, [20])
 
 
 def test_in_the_attempt_that_heals_none_is_taken(prints, reporter):
@@ -166,7 +166,7 @@ def test_in_the_attempt_that_heals_none_is_taken(prints, reporter):
     assert prints([torch.randn(10)], 10) is None
     reporter.end_step(10)
     manager._healing = False
-    assert prints([torch.randn(10)], 20).heals == 1
+    assert prints([torch.randn(10)], 20).lineage == 1
 
 
 def test_what_cannot_be_hashed_ends_in_one_warning(prints):

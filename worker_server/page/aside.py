@@ -97,7 +97,7 @@ class AsideWriter:
             for n, value in enumerate((step, place, since_ns, run, attempts, stamp), 1):
                 self._words[word + n] = value
 
-    def write_prints(self, lane: int, heals: int, rows: Sequence[tuple[int, int]]) -> None:
+    def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int]]) -> None:
         """Publish the last fingerprints, (step, value), newest last; at most `PRINTS_KEPT`."""
         absent = [(layout.NONE, 0)] * (layout.PRINTS_KEPT - len(rows))
         flat = [number for row in (*absent, *rows) for number in row]
@@ -105,7 +105,7 @@ class AsideWriter:
             self._prints_stamp = stamp = self._prints_stamp + 1
             word = layout.PRINTS_WORD + (stamp & 1) * layout.PRINTS_SLOT_WORDS
             self._words[word] = stamp
-            for n, value in enumerate((lane, heals, *flat, stamp), 1):
+            for n, value in enumerate((lane, lineage, *flat, stamp), 1):
                 self._words[word + n] = value
 
     # -- tags and counters ------------------------------------------------------------------

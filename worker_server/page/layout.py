@@ -4,8 +4,8 @@ All numbers are native 8-byte words at 8-byte offsets, so that the kernel and bo
 see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host
 share. How several words are read together:
 
-- *Phase*, *begun*, *step*, *spoilt*, *prints*, every *note* and every *time* have two slots each and write number n
-  goes to slot n % 2. A slot carries n before its body and n again after it. The writer stores the
+- *Phase*, *begun*, *step*, *spoilt*, *prints*, every *note* and every *time* have two slots each
+  and write number n goes to slot n % 2. A slot carries n before its body and n again after it. The writer stores the
   first stamp, the body, the last stamp; the reader loads the last stamp, the body, the first
   stamp, and the slot is whole when the two agree. A writer that is stopped or killed in the middle
   of a write leaves the former slot whole: a reader always finds one.
@@ -131,7 +131,7 @@ PRINTS_KEPT: Final = 3
 """Fingerprints: a poll at 1 Hz of groups that are a step apart finds one step that all have."""
 PRINTS_WORD: Final = 6656 // WORD
 PRINTS_SLOT_WORDS: Final = 16
-"""first stamp, lane, heals, then step and value of each, newest last, then the last stamp."""
+"""first stamp, lane, lineage, then step and value of each, newest last, then the last stamp."""
 PRINTS_LAST_WORD: Final = 3 + 2 * PRINTS_KEPT
 
 # -- process groups -------------------------------------------------------------------------

@@ -124,7 +124,7 @@ _STEP: Final = _object(
             "fingerprints of the weights; only those of equal lanes and steps compare",
             {
                 "lane": _says("what was hashed", _WHOLE),
-                "heals": _COUNT,
+                "lineage": _says("counts how often the weights were replaced", _COUNT),
                 "rows": _says(
                     "oldest first",
                     _list(_row("[committed step, value]", [_WHOLE, _WHOLE], 2)),

@@ -133,8 +133,8 @@ class Prints:
 
     lane: int
     """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
-    heals: int
-    """Heals of this process before them; a heal throws older fingerprints away."""
+    lineage: int
+    """Counts how often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
     rows: tuple[tuple[int, int], ...]
     """(committed step, value), oldest first."""
 

@@ -181,7 +181,7 @@ def _parse_prints(data: Any) -> Prints | None:
             raise WireError("'rows' is not a list of pairs of whole numbers")
     return Prints(
         lane=_int(prints, "lane"),
-        heals=_int(prints, "heals"),
+        lineage=_int(prints, "lineage"),
         rows=tuple((step, value) for step, value in rows),
     )
 
