@@ -55,7 +55,7 @@ class Fingerprinter:
         self._loop = loop
         self._every = _setting(environ)
         self._stride = 1
-        self._rows: list[tuple[int, int]] = []
+        self._rows: list[tuple[int, int, int]] = []
         self._lane = 0
         self._lineage = 0
         self._rollbacks = 0
@@ -113,11 +113,12 @@ class Fingerprinter:
                 self._lane = lane
                 self._rows.clear()
                 self._pending.clear()
+            part, parts = _part(tensors, step // every)
             sums: dict[Any, list[Tensor]] = {}
-            for piece in _pieces(torch, tensors, step // every):
+            for piece in _pieces(torch, tensors, part, parts):
                 sums.setdefault(piece.device, []).append(piece.reshape(-1))
             totals = [self._total(torch, found) for found in sums.values()]
-        row = _Pending(step, [_sent_home(torch, total) for total in totals])
+        row = _Pending(step, part, [_sent_home(torch, total) for total in totals])
         self._pending = [*self._pending, row][-_MOST_PENDING:]
         self._collect()
 
@@ -142,7 +143,7 @@ class Fingerprinter:
             value = 0
             for part in row.values:
                 value = _mixed(value + (part.number() & _MASK))
-            self._rows.append((row.step, value >> 16))
+            self._rows.append((row.step, value >> 16, row.part))
         self._rows = sorted(self._rows)[-layout.PRINTS_KEPT :]
         self._publish()
 
@@ -174,6 +175,7 @@ class _Value:
 @dataclass(slots=True, eq=False)
 class _Pending:
     step: int
+    part: int
     values: list[_Value]
 
 
@@ -209,14 +211,23 @@ def _lane(tensors: list[Tensor], shard: int, every: int) -> int:
     return zlib.crc32(f"1 {shard} {every} {PART_BYTES} {_BLOCK} {shapes}".encode())
 
 
-def _pieces(torch: Any, tensors: list[Tensor], turn: int) -> Iterator[Tensor]:
-    """Sums over the piece whose turn it is."""
-    sizes = [tensor.numel() * tensor.element_size() // 8 for tensor in tensors]
-    total = sum(sizes)
-    # an odd number of pieces: whoever takes every second, fourth ... comes by all of them
-    parts = -(-total * 8 // PART_BYTES) | 1
-    width = -(-total // parts)
-    low, high = turn % parts * width, (turn % parts + 1) * width
+def _sizes(tensors: list[Tensor]) -> list[int]:
+    """In whole words."""
+    return [tensor.numel() * tensor.element_size() // 8 for tensor in tensors]
+
+
+def _part(tensors: list[Tensor], turn: int) -> tuple[int, int]:
+    """Which part's turn it is, and how many there are."""
+    # an odd number of them: whoever takes every second, fourth ... comes by all
+    parts = -(-sum(_sizes(tensors)) * 8 // PART_BYTES) | 1
+    return turn % parts, parts
+
+
+def _pieces(torch: Any, tensors: list[Tensor], part: int, parts: int) -> Iterator[Tensor]:
+    """Sums over one of the parts, and over what is no whole word."""
+    sizes = _sizes(tensors)
+    width = -(-sum(sizes) // parts)
+    low, high = part * width, (part + 1) * width
     begin = 0
     for tensor, size in zip(tensors, sizes, strict=True):
         first, last = max(low - begin, 0), min(high - begin, size)

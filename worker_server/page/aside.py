@@ -97,9 +97,9 @@ class AsideWriter:
             for n, value in enumerate((step, place, since_ns, run, attempts, stamp), 1):
                 self._words[word + n] = value
 
-    def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int]]) -> None:
-        """Publish the last fingerprints, (step, value), newest last; at most `PRINTS_KEPT`."""
-        absent = [(layout.NONE, 0)] * (layout.PRINTS_KEPT - len(rows))
+    def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Publish the last fingerprints (step, value, part), newest last; at most `PRINTS_KEPT`."""
+        absent = [(layout.NONE, 0, 0)] * (layout.PRINTS_KEPT - len(rows))
         flat = [number for row in (*absent, *rows) for number in row]
         with self._lock:
             self._prints_stamp = stamp = self._prints_stamp + 1

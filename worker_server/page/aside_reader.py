@@ -83,7 +83,8 @@ class AsideReader(MappedPage):
             return last, body, self._words[word]
 
         stamp, body = self._newest(load) or (0, ())
-        rows = [row for row in zip(body[2::2], body[3::2], strict=True) if row[0] != layout.NONE]
+        found = zip(body[2::3], body[3::3], body[4::3], strict=True)
+        rows = [row for row in found if row[0] != layout.NONE]
         return wire.Prints(body[0], body[1], tuple(rows)) if stamp and rows else None
 
     def tags(self) -> tuple[str, ...]:

@@ -131,8 +131,8 @@ PRINTS_KEPT: Final = 3
 """Fingerprints: a poll at 1 Hz of groups that are a step apart finds one step that all have."""
 PRINTS_WORD: Final = 6656 // WORD
 PRINTS_SLOT_WORDS: Final = 16
-"""first stamp, lane, lineage, then step and value of each, newest last, then the last stamp."""
-PRINTS_LAST_WORD: Final = 3 + 2 * PRINTS_KEPT
+"""first stamp, lane, lineage; step, value and part of each, newest last; the last stamp."""
+PRINTS_LAST_WORD: Final = 3 + 3 * PRINTS_KEPT
 
 # -- process groups -------------------------------------------------------------------------
 MAX_GROUPS: Final = 64

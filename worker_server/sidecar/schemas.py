@@ -127,7 +127,7 @@ _STEP: Final = _object(
                 "lineage": _says("counts how often the weights were replaced", _COUNT),
                 "rows": _says(
                     "oldest first",
-                    _list(_row("[committed step, value]", [_WHOLE, _WHOLE], 2)),
+                    _list(_row("[committed step, value, part]", [_WHOLE, _WHOLE, _COUNT], 3)),
                 ),
             },
             {},

@@ -135,8 +135,8 @@ class Prints:
     """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
     lineage: int
     """Counts how often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
-    rows: tuple[tuple[int, int], ...]
-    """(committed step, value), oldest first."""
+    rows: tuple[tuple[int, int, int], ...]
+    """(committed step, value, which part of the weights), oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,12 +177,12 @@ def _parse_prints(data: Any) -> Prints | None:
         return None
     rows = _get(prints, "rows", (list, tuple))
     for row in rows:
-        if not isinstance(row, list | tuple) or [type(n) for n in row] != [int, int]:
-            raise WireError("'rows' is not a list of pairs of whole numbers")
+        if not isinstance(row, list | tuple) or [type(n) for n in row[:3]] != [int, int, int]:
+            raise WireError("'rows' is not a list of rows of three whole numbers")
     return Prints(
         lane=_int(prints, "lane"),
         lineage=_int(prints, "lineage"),
-        rows=tuple((step, value) for step, value in rows),
+        rows=tuple((row[0], row[1], row[2]) for row in rows),
     )
 
 
