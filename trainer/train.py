@@ -172,7 +172,7 @@ def flip_bit(network: nn.Module) -> None:
     weights[0] ^= 1 << 20  # in the mantissa: the number stays near to what it was
 
 
-def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR0915 - reads top to bottom
+def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, PLR0915 - reads top to bottom
     """Train until `--steps` steps are committed.
 
     Raises:

@@ -5,10 +5,10 @@ see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all process
 share. How several words are read together:
 
 - *Phase*, *begun*, *step*, *spoilt*, *prints*, every *note* and every *time* have two slots each
-  and write number n goes to slot n % 2. A slot carries n before its body and n again after it. The writer stores the
-  first stamp, the body, the last stamp; the reader loads the last stamp, the body, the first
-  stamp, and the slot is whole when the two agree. A writer that is stopped or killed in the middle
-  of a write leaves the former slot whole: a reader always finds one.
+  and write number n goes to slot n % 2. A slot carries n before its body and n again after it. The
+  writer stores the first stamp, the body, the last stamp; the reader loads the last stamp, the
+  body, the first stamp, and the slot is whole when the two agree. A writer that is stopped or
+  killed in the middle of a write leaves the former slot whole: a reader always finds one.
 - A *ring slot* carries its ticket in the same way. Its exit words are stored later, each whole.
 - A slot of the *steps ring* carries the number of its attempt in the same way, before and after.
   Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
