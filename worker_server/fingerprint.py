@@ -74,14 +74,15 @@ class Fingerprinter:
             if self._pending:
                 self._collect()
             every = self._every if every is None else every
-            if every > 0 and step % (every * self._stride) == 0 and not self._healing:
+            if every > 0 and _due(step, every, self._stride) and not self._healing:
                 began_s = time.thread_time()
                 if step <= self._last:  # back to a checkpoint: what comes now is another history
                     self._rollbacks += 1
                     self._note_lineage()
                 self._last = step
                 self._take(parameters, step, every, shard)
-                self._pay(time.thread_time() - began_s)
+                if step % every == 0:  # the early ones come too close to each other to be a measure
+                    self._pay(time.thread_time() - began_s)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._on = False
             complain(f"lightkeeper takes no fingerprints of the weights: {exc!r}", stacklevel=4)
@@ -177,6 +178,13 @@ class _Pending:
     step: int
     part: int
     values: list[_Value]
+
+
+def _due(step: int, every: int, stride: int) -> bool:
+    """Every so many steps; and early on at 1, 2, 4 ...: what was seen to be equal once can later
+    be told from what never was.
+    """
+    return step % (every * stride) == 0 or (0 < step < every and step & (step - 1) == 0)
 
 
 def _setting(environ: Mapping[str, str]) -> int:

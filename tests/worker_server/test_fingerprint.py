@@ -98,6 +98,13 @@ def test_they_are_taken_at_multiples_of_every_and_the_last_ones_are_kept(prints)
     assert [step for step, *_ in found.rows] == [30, 40, 50]
 
 
+def test_early_on_they_are_taken_at_powers_of_two(prints):
+    weights = [torch.randn(10)]
+    assert [prints(weights, step).rows[-1][0] for step in range(1, 11)] == [
+        1, 2, 2, 4, 4, 4, 4, 8, 8, 10,
+    ]  # fmt: skip
+
+
 def test_every_zero_takes_none(prints):
     assert prints([torch.randn(10)], every=0) is None
 
