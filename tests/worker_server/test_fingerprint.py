@@ -124,7 +124,7 @@ def test_only_the_same_shapes_shard_and_setting_share_a_lane(prints):
 
 
 def test_a_large_shard_goes_in_pieces_and_every_bit_is_in_one(prints, monkeypatch):
-    monkeypatch.setattr(fingerprint, "PART_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "CPU_PART_BYTES", 1000)
     weights = [torch.randn(300), torch.randn(301), torch.randn(7)]  # 2.4 KB: three pieces
     steps = iter(range(10, 10_000, 10))
 
@@ -143,7 +143,7 @@ def test_a_large_shard_goes_in_pieces_and_every_bit_is_in_one(prints, monkeypatc
 
 
 def test_whoever_takes_every_second_one_comes_by_all_pieces(monkeypatch):
-    monkeypatch.setattr(fingerprint, "PART_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "CPU_PART_BYTES", 1000)
     weights = [torch.arange(1000.0)]  # 4 KB: five pieces, an odd number
     for stride in (1, 2, 4, 8):
         pieces = [
