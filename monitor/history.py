@@ -6,8 +6,8 @@ counters). A stall is a lower bound: the smaller of the rank's own ages (of its 
 the last collective it entered or left) and the time over which this monitor saw the same
 counters. So neither a late monitor nor a
 missed poll can inflate it, and a rank that moved and came back to the same phase is
-not stalled. Paces come from `pace`, what the job's own pauses teach from `habits`; a window that a restart, a heal or a death touched is
-thrown away, for its host was busy with something else.
+not stalled. Paces come from `pace`, what the job's own pauses teach from `habits`; a window that
+a restart, a heal or a death touched is thrown away, for its host was busy with something else.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from statistics import median
 from typing import Final
 
 from monitor.arrivals import ArrivalBook
-from monitor.config import KeeperConfig
-from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
-from monitor.habits import Gap, Habits
-from monitor.names import GroupName, Host, RankName, ReplicaId
 from monitor.attendance import Attendance, Turn
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
+from monitor.habits import Gap, Habits
+from monitor.losses import LossBook
 from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter, Reading
+from monitor.prints import PrintBook, Voice
 from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Snapshot
 from worker_server.wire import (
     ACROSS,
@@ -188,14 +187,15 @@ class History:
     inside: frozenset[RankName] = frozenset()
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
     _members: frozenset[ReplicaId] = frozenset()
+    prints: PrintBook = field(default_factory=PrintBook)
+    losses: LossBook = field(default_factory=LossBook)
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: KeeperConfig) -> History:
         """An empty history."""
-        return cls(config, PaceMeter(config), habits=Habits(config))
-        return cls(config, PaceMeter(config), Attendance(config))
+        return cls(config, PaceMeter(config), Attendance(config), habits=Habits(config))
 
     # -- what detectors ask ----------------------------------------------------------------
 
@@ -340,6 +340,7 @@ class History:
             self.away_since_s = None
         elif self.away_since_s is None:
             self.away_since_s = self.now_s
+        self._push_state()
 
     def _push_rank(self, observation: Observation) -> None:
         identity, now_s = observation.identity, self.now_s
@@ -450,6 +451,28 @@ class History:
             }
             if len(records) == len(members) > 1:
                 self.arrivals.take(key, self.now_s, records)
+
+    def _push_state(self) -> None:
+        """What the ranks say of their weights and losses."""
+        self.prints.push(
+            self.now_s,
+            [
+                Voice(
+                    track.rank,
+                    track.group,
+                    track.identity.incarnation,
+                    track.died_s is not None,
+                    None if track.step is None else track.step.participants,
+                    None if track.step is None else track.step.prints,
+                )
+                for track in self.present()
+            ],
+        )
+        self.losses.push(
+            (track.rank, track.identity.incarnation, track.step)
+            for track in self.present()
+            if track.step is not None and self.participating(track)
+        )
 
     def _push_pace(self) -> None:
         if self.now_s - self.disturbed_s < self.config.restart_quiet_s:

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from monitor.config import KeeperConfig
 from monitor.detectors.all_wait import all_wait
 from monitor.detectors.all_wait import wanted as wanted_across
+from monitor.detectors.corrupt import corrupt
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
@@ -26,14 +27,12 @@ from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
+from monitor.detectors.replica_lag import replica_lag
 from monitor.detectors.slow_pause import slow_pause
 from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
-from monitor.detectors.verdict import SLOWS_ONLY, Kind, Verdict
-from monitor.detectors.replica_lag import replica_lag
-from monitor.detectors.straggler import straggler
 from monitor.detectors.verdict import Confidence, Kind, Verdict, stops
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
@@ -106,6 +105,7 @@ DETECTORS: Final = (
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("all_wait", Kind.DEADLOCK, all_wait),
+    Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
     Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
@@ -266,7 +266,7 @@ class Pipeline:
         accused = frozenset(
             group
             for incident in self._tracker.open()
-            if incident.state is not State.PENDING
+            if incident.state is not State.PENDING and _accuses(incident.verdict)
             for group in incident.groups
         )
         paged = {
@@ -344,6 +344,14 @@ class Pipeline:
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
+
+
+def _accuses(verdict: Verdict) -> bool:
+    """Whether it speaks against its groups: corrupt state that only asks for a person does not,
+    and must not stand in the way of evicting another that hangs.
+    """
+    page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
+    return not (verdict.kind is Kind.STATE_CORRUPT and page_only)
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

@@ -42,7 +42,8 @@ def test_several_specs_are_separated_by_commas():
         pytest.param("hang", "fault 'hang': expected kind[:arg]@rank[:step], such as "
                      "hang@rg_1.0:30 or slow:5@rg_2.0:12", id="no-rank"),
         pytest.param("burn@rg_1.0:3", "fault 'burn@rg_1.0:3': unknown kind 'burn' "
-                     "(known: hang, gil, stop, crash, slow, mismatch)", id="kind"),
+                     "(known: hang, gil, stop, crash, slow, mismatch, "
+                     "nan, corrupt, loss_spike)", id="kind"),
         pytest.param("hang@rg_1:3", "fault 'hang@rg_1:3': not a rank name: 'rg_1' "
                      "(expected GROUP.RANK, such as rg_0.1)", id="rank"),
         pytest.param("hang@rg_1.0:soon", "fault 'hang@rg_1.0:soon': step 'soon' is not a number",
@@ -168,7 +169,7 @@ def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
     rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
 
     assert rank.poll(1, 2) == [Kind.HANG]
-    known = "hang, gil, stop, crash, slow, mismatch"
+    known = ", ".join(Kind)
     assert rank.said == [
         f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {known})",
         "rg_1.0: fault 'ok' (hang) fires at step 1",
