@@ -1,0 +1,129 @@
+"""Persistent or passing: a scan for stretches in which one rank is slow far more than its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Final
+
+import numpy as np
+
+from monitor import cohort
+from monitor.cohort import Bools, Floats
+
+_SICK: Final = 0.8
+"""Share of steps in which a sick rank is slow: 4 of 5, as online."""
+_LEAST_CHANCE: Final = 0.05
+"""Share of slow steps that any healthy rank is granted, however quiet its peers are."""
+_MOST_CHANCE: Final = 0.6
+"""Peers slow so often make slowness no mark of anybody."""
+_FALSE_ALARMS: Final = 0.01
+"""Expected number of stretches found in a whole table in which nobody is sick."""
+LEAST: Final = 5
+"""Steps in the shortest stretch that counts."""
+_LONGEST_LEAST: Final = 20
+_LEAST_SHARE: Final = 0.1
+"""Of the table, what a stretch must cover (at most 20 steps are asked): less has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive steps in which a member was slow, with few exceptions."""
+
+    member: int
+    first: int
+    last: int
+    """Inclusive; both are places in the table's steps."""
+    slow: int
+    seen: int
+    chance: float
+    """Share of slow steps among its peers, at least 5 %."""
+
+
+def stretches(slow: Bools, seen: Bools, tests: int) -> list[Stretch]:
+    """The longest stretch of each member whose slowness its peers' cannot explain.
+
+    A scan statistic: a slow step adds log(0.8 / chance), another one log(0.2 / (1 - chance)), and
+    the best run of steps must reach log(tests / 0.01), where `tests` counts ranks times steps of
+    the whole table. So a rank slow in 5 steps of 5 is found where peers never are, one of many
+    that long sequences hit now and then is not. (Page's CUSUM, run backwards in time as well.)
+
+    `slow` and `seen` are steps x members.
+    """
+    steps = slow.shape[0]
+    rates = np.where(seen.any(axis=0), slow.sum(axis=0) / np.maximum(1, seen.sum(axis=0)), np.nan)
+    peers = cohort.usual(rates[None, :])[0]
+    least = max(LEAST, min(_LONGEST_LEAST, int(np.ceil(_LEAST_SHARE * steps))))
+    found = []
+    for member in np.flatnonzero(slow.sum(axis=0) >= LEAST).tolist():
+        chance = max(_LEAST_CHANCE, float(np.nan_to_num(peers[member])))
+        if chance > _MOST_CHANCE:
+            continue
+        gain, loss = log(_SICK / chance), log((1 - _SICK) / (1 - chance))
+        points = np.where(slow[:, member], gain, loss) * seen[:, member]
+        first, last, score = _best(points)
+        mine = slice(first, last + 1)
+        one = Stretch(
+            member=member,
+            first=first,
+            last=last,
+            slow=int(slow[mine, member].sum()),
+            seen=int(seen[mine, member].sum()),
+            chance=chance,
+        )
+        if score >= log(max(1, tests) / _FALSE_ALARMS) and one.seen >= least:
+            found.append(one)
+    return found
+
+
+def _best(points: Floats) -> tuple[int, int, float]:
+    """First and last place of the run with the greatest sum, and the sum."""
+    sums = np.concatenate(([0.0], np.cumsum(points)))
+    lowest = np.minimum.accumulate(sums)[:-1]
+    gains = sums[1:] - lowest
+    last = int(np.argmax(gains))
+    first = int(np.flatnonzero(sums[: last + 1] == lowest[last])[-1])
+    return first, last, float(gains[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A lasting change of a rank's own pace."""
+
+    at: int
+    """Place of the first step after it."""
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it takes since."""
+        return self.after / self.before
+
+
+_LEAST_SCORE: Final = 5.0
+
+
+def change(series: Floats) -> Change | None:
+    """The lasting rise in a series, if there is one: CUSUM of deviations from its median.
+
+    Deviations are clipped to a factor of e, so that one pause moves nothing. Both sides need 5
+    values, lie apart by 5 robust standard deviations, and 4 of 5 values of each side must lie on
+    their side of the middle.
+    """
+    places = np.flatnonzero(np.isfinite(series) & (series > 0))
+    values = series[places]
+    if len(values) < 2 * LEAST:
+        return None
+    deviations = np.clip(np.log(values / np.median(values)), -1.0, 1.0)
+    sums = np.cumsum(deviations - deviations.mean())[LEAST - 1 : len(values) - LEAST]
+    cut = int(np.argmin(sums)) + LEAST
+    before, after = values[:cut], values[cut:]
+    low, high = float(np.median(before)), float(np.median(after))
+    noise = np.concatenate((np.abs(before - low), np.abs(after - high)))
+    spread = 1.4826 * max(float(np.median(noise)), 0.01 * low)
+    apart = (low + high) / 2
+    lasting = np.mean(before < apart) >= _SICK and np.mean(after > apart) >= _SICK
+    if high - low <= _LEAST_SCORE * spread or not lasting:
+        return None
+    return Change(int(places[cut]), low, high)
