@@ -11,6 +11,7 @@ import numpy as np
 from monitor import cohort
 from monitor.cohort import Floats
 from monitor.stragglers.finding import Confidence, Kind, Verdict
+from monitor.stragglers.ops import Role, codes_of
 from monitor.stragglers.persist import Stretch
 from monitor.stragglers.slow import Suspect
 from monitor.stragglers.table import Table
@@ -270,7 +271,9 @@ def _when(table: Table, stretch: Stretch) -> str:
 def _resolution(table: Table) -> str:
     if table.microbatch is None:
         return "one step"
-    return f"one step: median over its {counted(int(table.microbatch.max()) + 1, 'microbatch')}"
+    rows = table.rows_of(codes_of(table.ops, Role.OWN))
+    count = len(np.unique(table.microbatch[rows]))
+    return f"one step: median over its {counted(count, 'microbatch')}"
 
 
 def named(table: Table, ranks: Sequence[int]) -> str:

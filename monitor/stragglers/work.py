@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from monitor import cohort
 from monitor.cohort import Floats
 from monitor.stragglers.ops import Role, codes_of
-from monitor.stragglers.table import Table
+from monitor.stragglers.table import Table, TableError
 
 _BASE: Final = 0.2
 """Quantile of the durations of one kind on one stage that stands for its usual work: low, so that
@@ -64,7 +64,11 @@ class _Rows:
 
 
 def work(table: Table, *, by_load: bool = True) -> Work:
-    """The work of every crew; `by_load` divides by what the microbatches asked of all stages."""
+    """The work of every crew; `by_load` divides by what the microbatches asked of all stages.
+
+    Raises:
+        TableError: so few rows that nothing could be compared.
+    """
     rows, picked = _rows(table)
     load = _Load.none(len(table.steps))
     relative = rows.relative
@@ -72,6 +76,8 @@ def work(table: Table, *, by_load: bool = True) -> Work:
         load = _load(table, rows, picked)
         relative = relative / load.of_row
     kinds, ranks, steps = len(rows.names), len(table.ranks), len(table.steps)
+    if kinds * ranks * steps > max(1 << 22, 40 * len(table)):
+        raise TableError(f"too few rows for {kinds:,} kinds of work on {ranks:,} ranks")
     key = (rows.kind * ranks + rows.rank) * steps + rows.step
     keys, middles, counts = medians(key, relative)
     del key, relative
