@@ -40,8 +40,8 @@ def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report
     comers = late(table, step_s, tests)
     links = slow_links(table, step_s, tests)
     verdicts = [_with_transfers(table, one, comers, links) for one in verdicts]
-    verdicts += _links(table, links, _replicas(verdicts))
-    verdicts += _late(table, comers, _replicas(verdicts))
+    verdicts += _links(table, links, _explained(table, verdicts))
+    verdicts += _late(table, comers, _explained(table, verdicts))
     told = {one.stage for one in verdicts}
     verdicts += [
         wording.slow_group(table, one) for one in slow_groups(table, step_s) if one.stage not in told
@@ -88,9 +88,14 @@ def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Ver
             yield wording.slow_replica(table, int(done.replicas[one.rank]), one)
 
 
-def _replicas(verdicts: list[Verdict]) -> set[int]:
-    """Replicas of which something is said already."""
-    return {one.replica for one in verdicts if one.replica is not None}
+def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
+    """Replicas of which something is said already: lateness follows from it."""
+    found = {one.replica for one in verdicts if one.replica is not None}
+    if table.replica is not None:
+        for one in verdicts:
+            accused = (*one.culprits, *(rank for side in one.between[:1] for rank in side))
+            found.update(int(replica) for replica in table.replica[list(accused)])
+    return found
 
 
 def _with_transfers(

@@ -11,14 +11,16 @@ import numpy as np
 from monitor import cohort
 from monitor.cohort import Bools, Floats
 
-_SICK: Final = 0.8
-"""Share of steps in which a sick rank is slow: 4 of 5, as online."""
+_SICK: Final = (0.8, 0.5)
+"""Shares of steps in which a sick rank is slow: 4 of 5, as online, or every other one."""
 _LEAST_CHANCE: Final = 0.05
 """Share of slow steps that any healthy rank is granted, however quiet its peers are."""
-_MOST_CHANCE: Final = 0.6
-"""Peers slow so often make slowness no mark of anybody."""
+_MOST_CHANCE: Final = 0.75
+"""Of a sick rank's share: peers slow so often make slowness no mark of anybody."""
 _FALSE_ALARMS: Final = 0.01
 """Expected number of stretches found in a whole table in which nobody is sick."""
+_FEW_FALSE_ALARMS: Final = 1e-4
+"""The same in a cohort under 4, where no robust score stands behind a slow step."""
 LEAST: Final = 5
 """Steps in the shortest stretch that counts."""
 _LONGEST_LEAST: Final = 20
@@ -43,37 +45,61 @@ class Stretch:
 def stretches(slow: Bools, seen: Bools, tests: int) -> list[Stretch]:
     """The longest stretch of each member whose slowness its peers' cannot explain.
 
-    A scan statistic: a slow step adds log(0.8 / chance), another one log(0.2 / (1 - chance)), and
-    the best run of steps must reach log(tests / 0.01), where `tests` counts ranks times steps of
-    the whole table. So a rank slow in 5 steps of 5 is found where peers never are, one of many
+    A scan statistic: a slow step adds log(sick / chance), another log((1 - sick) / (1 - chance)),
+    and the best run of steps must reach log(tests / 0.01), where `tests` counts ranks times steps
+    of the whole table, for each of the two shares of a sick rank. So a rank slow in 5 steps of 5 is found where peers never are, one of many
     that long sequences hit now and then is not. (Page's CUSUM, run backwards in time as well.)
 
     `slow` and `seen` are steps x members.
     """
-    steps = slow.shape[0]
-    rates = np.where(seen.any(axis=0), slow.sum(axis=0) / np.maximum(1, seen.sum(axis=0)), np.nan)
-    peers = cohort.usual(rates[None, :])[0]
+    steps, members = slow.shape
     least = max(LEAST, min(_LONGEST_LEAST, int(np.ceil(_LEAST_SHARE * steps))))
+    peers = cohort.usual(_rates(slow, seen)[None, :])[0]
+    alarms = _FALSE_ALARMS if members >= cohort.SMALL else _FEW_FALSE_ALARMS
+    needed = log(max(1, tests) * len(_SICK) / alarms)
     found = []
     for member in np.flatnonzero(slow.sum(axis=0) >= LEAST).tolist():
         chance = max(_LEAST_CHANCE, float(np.nan_to_num(peers[member])))
-        if chance > _MOST_CHANCE:
-            continue
-        gain, loss = log(_SICK / chance), log((1 - _SICK) / (1 - chance))
-        points = np.where(slow[:, member], gain, loss) * seen[:, member]
-        first, last, score = _best(points)
-        mine = slice(first, last + 1)
-        one = Stretch(
-            member=member,
-            first=first,
-            last=last,
-            slow=int(slow[mine, member].sum()),
-            seen=int(seen[mine, member].sum()),
-            chance=chance,
-        )
-        if score >= log(max(1, tests) / _FALSE_ALARMS) and one.seen >= least:
-            found.append(one)
+        for sick in _SICK:
+            one = _stretch(slow, seen, member, chance, sick, needed)
+            if one is not None and one.seen >= least:
+                found.append(one)
+                break
     return found
+
+
+def _rates(slow: Bools, seen: Bools) -> Floats:
+    """Share of slow steps of each member; NaN for one that was never seen."""
+    with np.errstate(invalid="ignore"):
+        rates = (slow & seen).sum(axis=0) / seen.sum(axis=0)
+    return np.asarray(rates, dtype=np.float64)
+
+
+def _stretch(
+    slow: Bools, seen: Bools, member: int, chance: float, sick: float, needed: float
+) -> Stretch | None:
+    """The best stretch of a member, if it holds against what happens outside of it as well.
+
+    Of two ranks hit by turns, the one's luck is the other's misfortune: a peer's rate alone is too
+    low a chance then.
+    """
+    mine, there = slow[:, member], seen[:, member]
+    for _ in range(_ROUNDS):
+        if chance > _MOST_CHANCE * sick:
+            return None
+        points = np.where(mine, log(sick / chance), log((1 - sick) / (1 - chance))) * there
+        first, last, score = _best(points)
+        if score < needed:
+            return None
+        outside = np.ones(len(mine), dtype=np.bool_)
+        outside[first : last + 1] = False
+        rate = float(np.nanmax(_rates(slow[outside], seen[outside]), initial=0.0))
+        if np.count_nonzero(outside) < LEAST or rate <= chance:
+            inside = slice(first, last + 1)
+            count = int((mine & there)[inside].sum())
+            return Stretch(member, first, last, count, int(there[inside].sum()), chance)
+        chance = rate
+    return None
 
 
 def _best(points: Floats) -> tuple[int, int, float]:
@@ -102,6 +128,9 @@ class Change:
 
 
 _LEAST_SCORE: Final = 5.0
+_ROUNDS: Final = 4
+_LASTING: Final = 0.8
+"""Share of values on each side of a change that must lie on their side of the middle."""
 
 
 def change(series: Floats) -> Change | None:
@@ -123,7 +152,7 @@ def change(series: Floats) -> Change | None:
     noise = np.concatenate((np.abs(before - low), np.abs(after - high)))
     spread = 1.4826 * max(float(np.median(noise)), 0.01 * low)
     apart = (low + high) / 2
-    lasting = np.mean(before < apart) >= _SICK and np.mean(after > apart) >= _SICK
+    lasting = min(np.mean(before < apart), np.mean(after > apart)) >= _LASTING
     if high - low <= _LEAST_SCORE * spread or not lasting:
         return None
     return Change(int(places[cut]), low, high)

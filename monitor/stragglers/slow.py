@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,10 +22,14 @@ FEW_RATIO: Final = 1.5
 """With 1 or 2 peers and no change of its own: as online (`straggler_ratio`)."""
 FEW_STEPS: Final = 8
 """Slow steps that are asked then: as online (`persistent_windows`)."""
+_STEADY: Final = 2.0
+"""Robust standard deviations of the ratio's logarithm that it must lie from 0."""
 CHANGED: Final = 1.10
 """Rise of a rank's own pace that agrees with 1 or 2 peers."""
-ALONE_CHANGED: Final = 1.3
-"""The same without peers: as online (`own_change_ratio`)."""
+ALONE_CHANGED: Final = 1.2
+"""The same without peers, where the other stages are the only ones who say that it is not the
+job: above what a change of the data does to one stage and not to another, under the 1.3 of the
+online detector (`own_change_ratio`), which has shorter windows."""
 _BLOCKS: Final = (1, 5, 15)
 """Steps judged as one by their median: noise that hides 15 % in a step does not in the median of
 five. Larger blocks are looked at only where smaller ones found nothing."""
@@ -52,9 +56,14 @@ def suspects(crew: Crew, raw: Crew | None, step_s: Floats, tests: int) -> list[S
     if members < 2:
         return _alone(crew, raw, step_s)
     found = list(_against_peers(crew, step_s, tests, SCORE))
-    if members >= cohort.SMALL:
-        return found or _half(crew, step_s, tests)
-    return [_with_few(crew, raw, one) for one in found]
+    if members < cohort.SMALL:
+        return [_with_few(crew, raw, one) for one in found if _steady(crew, one.stretch)]
+    known = {one.rank for one in found}
+    more = [one for one in _against_peers(crew, step_s, tests, 0.0) if one.rank not in known]
+    found += [one for one in more if _stands_out(crew, one.stretch)]
+    if not found and 2 * len(more) == members:  # half of a crew against the other half: a tie
+        return [replace(one, sure=False) for one in more]
+    return found
 
 
 def slow_steps(crew: Crew, step_s: Floats, least_score: float = SCORE, block: int = 1) -> Bools:
@@ -129,6 +138,18 @@ def _suspect(crew: Crew, stretch: Stretch) -> Suspect:
     )
 
 
+def _steady(crew: Crew, stretch: Stretch) -> bool:
+    """Whether a rank's distance from one or two peers is greater than its own changes.
+
+    A slow machine is slow by the same factor each time; long sequences are not.
+    """
+    mine = slice(stretch.first, stretch.last + 1)
+    ratios = (crew.pace / cohort.usual(crew.pace))[mine, stretch.member]
+    logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
+    centre = float(np.median(logs))
+    return bool(centre > _STEADY * 1.4826 * float(np.median(np.abs(logs - centre))))
+
+
 def _with_few(crew: Crew, raw: Crew | None, one: Suspect) -> Suspect:
     """One or two peers do not say which of them is the odd one: a second witness must.
 
@@ -140,19 +161,18 @@ def _with_few(crew: Crew, raw: Crew | None, one: Suspect) -> Suspect:
     changed = None if rise is None or before is None else min(rise.ratio, before.ratio)
     lasting = one.ratio >= FEW_RATIO and one.stretch.slow >= FEW_STEPS
     sure = lasting or (changed is not None and changed >= CHANGED)
-    return _replaced(one, changed=changed, sure=sure)
+    return replace(one, changed=changed, sure=sure)
 
 
-def _replaced(one: Suspect, *, changed: float | None, sure: bool) -> Suspect:
-    return Suspect(one.rank, one.stretch, one.ratio, one.lost_s, one.peers, changed, sure)
+def _stands_out(crew: Crew, stretch: Stretch) -> bool:
+    """Whether a rank stands out over its whole stretch, if not in each step of it.
 
-
-def _half(crew: Crew, step_s: Floats, tests: int) -> list[Suspect]:
-    """Half of a crew slow against the other half: a tie."""
-    found = list(_against_peers(crew, step_s, tests, 0.0))
-    if 2 * len(found) != len(crew.ranks):
-        return []
-    return [_replaced(one, changed=None, sure=False) for one in found]
+    Among long sequences no single step has a score; the medians over many steps have.
+    """
+    mine = crew.pace[stretch.first : stretch.last + 1]
+    over = cohort.middle(mine.T)[:, 0]
+    pace, peers = over[stretch.member], cohort.usual(over)[stretch.member]
+    return bool(pace > RATIO * peers and cohort.z_scores(over)[stretch.member] > SCORE)
 
 
 def _alone(crew: Crew, raw: Crew | None, step_s: Floats) -> list[Suspect]:

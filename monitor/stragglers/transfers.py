@@ -93,7 +93,9 @@ def late(table: Table, step_s: Floats, tests: int) -> list[Late]:
         least, share, lost = _parts(inside)
         bad = (share >= LATE) & (lost > np.maximum(SHARE_OF_STEP * step_s, 3 * _spread(least)))
         with np.errstate(invalid="ignore"):
-            last = bad[:, None] & (inside - least[:, None] <= (1 - LATE) * lost[:, None])
+            near = inside - least[:, None] <= (1 - LATE) * lost[:, None]
+        # Where two come last together, nobody's lateness is what the others wait for.
+        last = near & (bad & (near.sum(axis=1) == 1))[:, None]
         for stretch in stretches(last, ~np.isnan(inside), tests):
             mine = slice(stretch.first, stretch.last + 1)
             steps = last[mine, stretch.member]
