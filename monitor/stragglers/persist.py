@@ -13,7 +13,7 @@ from monitor.cohort import Bools, Floats
 
 _SICK: Final = (0.8, 0.5)
 """Shares of steps in which a sick rank is slow: 4 of 5, as online, or every other one."""
-_LEAST_CHANCE: Final = 0.05
+LEAST_CHANCE: Final = 0.05
 """Share of slow steps that any healthy rank is granted, however quiet its peers are."""
 _MOST_CHANCE: Final = 0.75
 """Of a sick rank's share: peers slow so often make slowness no mark of anybody."""
@@ -42,7 +42,9 @@ class Stretch:
     """Share of slow steps among its peers, at least 5 %."""
 
 
-def stretches(slow: Bools, seen: Bools, tests: int) -> list[Stretch]:
+def stretches(
+    slow: Bools, seen: Bools, tests: int, *, least_chance: float = LEAST_CHANCE
+) -> list[Stretch]:
     """The longest stretch of each member whose slowness its peers' cannot explain.
 
     A scan statistic: a slow step adds log(sick / chance), another log((1 - sick) / (1 - chance)),
@@ -50,7 +52,7 @@ def stretches(slow: Bools, seen: Bools, tests: int) -> list[Stretch]:
     of the whole table, for each of the two shares of a sick rank. So a rank slow in 5 steps of 5 is found where peers never are, one of many
     that long sequences hit now and then is not. (Page's CUSUM, run backwards in time as well.)
 
-    `slow` and `seen` are steps x members.
+    `slow` and `seen` are steps x members. `least_chance` is higher where one of them is always it.
     """
     steps, members = slow.shape
     least = max(LEAST, min(_LONGEST_LEAST, int(np.ceil(_LEAST_SHARE * steps))))
@@ -59,7 +61,7 @@ def stretches(slow: Bools, seen: Bools, tests: int) -> list[Stretch]:
     needed = log(max(1, tests) * len(_SICK) / alarms)
     found = []
     for member in np.flatnonzero(slow.sum(axis=0) >= LEAST).tolist():
-        chance = max(_LEAST_CHANCE, float(np.nan_to_num(peers[member])))
+        chance = max(least_chance, float(np.nan_to_num(peers[member])))
         for sick in _SICK:
             one = _stretch(slow, seen, member, chance, sick, needed)
             if one is not None and one.seen >= least:
@@ -78,7 +80,7 @@ def _rates(slow: Bools, seen: Bools) -> Floats:
 def _stretch(
     slow: Bools, seen: Bools, member: int, chance: float, sick: float, needed: float
 ) -> Stretch | None:
-    """The best stretch of a member, if it holds against what happens outside of it as well.
+    """The best stretch of a member; with few peers it must hold against the steps outside as well.
 
     Of two ranks hit by turns, the one's luck is the other's misfortune: a peer's rate alone is too
     low a chance then.
@@ -94,7 +96,8 @@ def _stretch(
         outside = np.ones(len(mine), dtype=np.bool_)
         outside[first : last + 1] = False
         rate = float(np.nanmax(_rates(slow[outside], seen[outside]), initial=0.0))
-        if np.count_nonzero(outside) < LEAST or rate <= chance:
+        enough = slow.shape[1] >= cohort.SMALL or np.count_nonzero(outside) < LEAST
+        if enough or rate <= chance:
             inside = slice(first, last + 1)
             count = int((mine & there)[inside].sum())
             return Stretch(member, first, last, count, int(there[inside].sum()), chance)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from monitor import cohort
 from monitor.cohort import Bools, Floats
 from monitor.stragglers.ops import Role, codes_of, direction
-from monitor.stragglers.persist import Stretch, change, stretches
+from monitor.stragglers.persist import LEAST_CHANCE, Stretch, change, stretches
 from monitor.stragglers.slow import FEW_RATIO, FEW_STEPS, SCORE, SHARE_OF_STEP
 from monitor.stragglers.table import Table
 from monitor.stragglers.work import medians
@@ -96,7 +96,9 @@ def late(table: Table, step_s: Floats, tests: int) -> list[Late]:
             near = inside - least[:, None] <= (1 - LATE) * lost[:, None]
         # Where two come last together, nobody's lateness is what the others wait for.
         last = near & (bad & (near.sum(axis=1) == 1))[:, None]
-        for stretch in stretches(last, ~np.isnan(inside), tests):
+        # Somebody always comes last: by turns, if nobody is sick.
+        turns = max(LEAST_CHANCE, float(last.any(axis=1).mean()) / len(ranks))
+        for stretch in stretches(last, ~np.isnan(inside), tests, least_chance=turns):
             mine = slice(stretch.first, stretch.last + 1)
             steps = last[mine, stretch.member]
             found.append(
