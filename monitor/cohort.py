@@ -66,7 +66,14 @@ def z_scores(values: Floats, judged: Floats | None = None) -> Floats:
 
 
 def slower(
-    value: Any, peers: Any, *, step: Any, score: Any, members: Any, ratio: float, share: float,
+    value: Any,
+    peers: Any,
+    *,
+    step: Any,
+    score: Any,
+    members: Any,
+    ratio: float,
+    share: float,
     least_score: float,
 ) -> Any:
     """Whether a value is that of a slow rank: numbers give a bool, arrays an array of them.

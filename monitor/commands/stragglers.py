@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except MemoryError as exc:
-        raise CommandError(f"{_shown(args.trace)}: too large for this machine's memory", USAGE) from exc
+        raise CommandError(
+            f"{_shown(args.trace)}: too large for this machine's memory", USAGE
+        ) from exc
     except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
         traceback.print_exc()
         sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from monitor.analysis.finding import Confidence
+from monitor.stragglers.persist import Stretch
 
 __all__ = ["Confidence", "Kind", "Pace", "Report", "Verdict"]
 
@@ -34,18 +35,14 @@ class Verdict:
     confidence: Confidence
     reason: str
     """One English sentence that a tired person understands."""
+    stretch: Stretch
+    """The steps in which it shows."""
     culprits: tuple[int, ...] = ()
     between: tuple[tuple[int, ...], ...] = ()
     """Sides between which it cannot be told."""
     stage: int | None = None
     replica: int | None = None
     """Data-parallel rank."""
-    first: int | None = None
-    """Place of the first slow step, and of the last."""
-    last: int | None = None
-    slow: int = 0
-    seen: int = 0
-    """Slow steps between them, and steps that have rows."""
     ratio: float = 1.0
     by_op: Mapping[str, float] = field(default_factory=dict)
     lost_s: float = 0.0

@@ -44,7 +44,9 @@ def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report
     verdicts += _late(table, comers, _explained(table, verdicts))
     told = {one.stage for one in verdicts}
     verdicts += [
-        wording.slow_group(table, one) for one in slow_groups(table, step_s) if one.stage not in told
+        wording.slow_group(table, one)
+        for one in slow_groups(table, step_s)
+        if one.stage not in told
     ]
     return Report(
         verdicts=tuple(sorted(verdicts, key=_worst_first)),
@@ -73,7 +75,6 @@ def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Ver
     """Replicas of which all stages are slow alike, for long: their hosts or their data."""
     if len(done.replicas) < 2:
         return
-    assert table.replica is not None
     seconds = np.max(np.concatenate([crew.seconds for crew in done.crews], axis=1), axis=1)
     fleet = Crew(
         stage=-1,
@@ -91,10 +92,9 @@ def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Ver
 def _explained(table: Table, verdicts: list[Verdict]) -> set[int]:
     """Replicas of which something is said already: lateness follows from it."""
     found = {one.replica for one in verdicts if one.replica is not None}
-    if table.replica is not None:
-        for one in verdicts:
-            accused = (*one.culprits, *(rank for side in one.between[:1] for rank in side))
-            found.update(int(replica) for replica in table.replica[list(accused)])
+    for one in verdicts:
+        accused = (*one.culprits, *(rank for side in one.between[:1] for rank in side))
+        found.update(table.replica[list(accused)].tolist())
     return found
 
 
@@ -108,7 +108,7 @@ def _with_transfers(
         comer
         for comer in comers
         if comer.rank in one.culprits
-        or (table.replica is not None and int(table.replica[comer.rank]) == one.replica)
+        or (one.replica is not None and table.replica_of(comer.rank) == one.replica)
     ]
     touching = [link for link in links if set(link.ranks) & set(one.culprits)]
     kind = Kind.MIXED if touching else one.kind
@@ -138,10 +138,9 @@ def _late(table: Table, comers: list[Late], sick: set[int]) -> Iterator[Verdict]
     alone = len(table.stages) == 1
     by_replica: dict[int, list[Late]] = {}
     for comer in comers:
-        known = table.replica is not None
-        replica = int(table.replica[comer.rank]) if table.replica is not None else comer.rank
-        if not (known and replica in sick) and (alone or known):
-            by_replica.setdefault(replica, []).append(comer)
+        replica = table.replica_of(comer.rank)
+        if (alone or replica is not None) and table.replica[comer.rank] not in sick:
+            by_replica.setdefault(comer.rank if replica is None else replica, []).append(comer)
     for replica, found in sorted(by_replica.items()):
         worst = max(found, key=lambda one: (one.lost_s, -one.rank))
         yield wording.late_rank(table, worst, None if alone else replica)
@@ -160,7 +159,7 @@ def _paces(table: Table, done: Work, step_s: Floats) -> list[Pace]:
                 Pace(
                     rank=rank,
                     stage=crew.stage,
-                    replica=None if table.replica is None else int(table.replica[rank]),
+                    replica=table.replica_of(rank),
                     ratio=float(ratios[place]),
                     slow=int(slow[:, place].sum()),
                     seen=int(seen[:, place].sum()),

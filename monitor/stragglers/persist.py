@@ -49,8 +49,9 @@ def stretches(
 
     A scan statistic: a slow step adds log(sick / chance), another log((1 - sick) / (1 - chance)),
     and the best run of steps must reach log(tests / 0.01), where `tests` counts ranks times steps
-    of the whole table, for each of the two shares of a sick rank. So a rank slow in 5 steps of 5 is found where peers never are, one of many
-    that long sequences hit now and then is not. (Page's CUSUM, run backwards in time as well.)
+    of the whole table, for each of the two shares of a sick rank. So a rank slow in 5 of 5 steps
+    is found where its peers never are, and one of many that long sequences hit now and then is
+    not. (Page's CUSUM over a table that is there as a whole.)
 
     `slow` and `seen` are steps x members. `least_chance` is higher where one of them is always it.
     """
@@ -63,7 +64,7 @@ def stretches(
     for member in np.flatnonzero(slow.sum(axis=0) >= LEAST).tolist():
         chance = max(least_chance, float(np.nan_to_num(peers[member])))
         for sick in _SICK:
-            one = _stretch(slow, seen, member, chance, sick, needed)
+            one = _stretch(slow, seen, member, (chance, sick), needed)
             if one is not None and one.seen >= least:
                 found.append(one)
                 break
@@ -78,7 +79,7 @@ def _rates(slow: Bools, seen: Bools) -> Floats:
 
 
 def _stretch(
-    slow: Bools, seen: Bools, member: int, chance: float, sick: float, needed: float
+    slow: Bools, seen: Bools, member: int, shares: tuple[float, float], needed: float
 ) -> Stretch | None:
     """The best stretch of a member; with few peers it must hold against the steps outside as well.
 
@@ -86,6 +87,7 @@ def _stretch(
     low a chance then.
     """
     mine, there = slow[:, member], seen[:, member]
+    chance, sick = shares
     for _ in range(_ROUNDS):
         if chance > _MOST_CHANCE * sick:
             return None

@@ -93,9 +93,7 @@ def blocked(values: Floats, block: int) -> Floats:
     return cohort.middle(np.moveaxis(blocks, 1, -1))[..., 0]
 
 
-def _against_peers(
-    crew: Crew, step_s: Floats, tests: int, least_score: float
-) -> Iterator[Suspect]:
+def _against_peers(crew: Crew, step_s: Floats, tests: int, least_score: float) -> Iterator[Suspect]:
     named: set[int] = set()
     steps = len(crew.pace)
     for block in _BLOCKS:
@@ -106,12 +104,10 @@ def _against_peers(
         for found in stretches(slow, seen, tests):
             if found.member not in named:
                 named.add(found.member)
-                yield _suspect(crew, _unblocked(crew, found, block, step_s, least_score))
+                yield _suspect(crew, _unblocked(crew, found, block))
 
 
-def _unblocked(
-    crew: Crew, found: Stretch, block: int, step_s: Floats, least_score: float
-) -> Stretch:
+def _unblocked(crew: Crew, found: Stretch, block: int) -> Stretch:
     """A stretch of blocks as one of steps."""
     if block == 1:
         return found

@@ -27,4 +27,4 @@ def step_seconds(table: Table, work: Work) -> Floats:
     spans = (end - begin).reshape(len(table.ranks), steps)
     spans[~np.isfinite(spans)] = np.nan
     middles = np.array([np.median(one[~np.isnan(one)]) for one in spans.T])
-    return np.maximum(middles, least)
+    return np.asarray(np.maximum(middles, least), dtype=np.float64)

@@ -35,19 +35,21 @@ class Table:
     ops: tuple[str, ...]
     stage: NDArray[np.int64]
     """Pipeline stage of each rank."""
-    replica: NDArray[np.int64] | None
-    """Data-parallel rank of each rank; None where the table does not say."""
+    replica: NDArray[np.int64]
+    """Data-parallel rank of each rank; -1 where the table does not say (see `tells`)."""
     rank: Codes
     step: Codes
     op: NDArray[np.int16]
     chunk: NDArray[np.int32]
     """Model chunk (virtual stage) on the rank, coded."""
-    microbatch: Codes | None
-    sequence: Codes | None
+    microbatch: Codes
+    sequence: Codes
     """Place among the rank's operations of this type in this step, coded."""
     start_s: Floats | None
     """On the rank's own clock: never compared between ranks."""
     duration_s: Floats
+    tells: frozenset[str] = frozenset()
+    """Columns that the table has; the arrays of the others hold one value."""
     rows_read: int = 0
     notes: tuple[str, ...] = ()
 
@@ -62,6 +64,10 @@ class Table:
     def crew(self, stage: int) -> NDArray[np.intp]:
         """Codes of the ranks of one stage, sorted."""
         return np.flatnonzero(self.stage == stage)
+
+    def replica_of(self, rank: int) -> int | None:
+        """Data-parallel rank of a rank, where the table says it."""
+        return int(self.replica[rank]) if "dp_rank" in self.tells else None
 
     def rows_of(self, ops: Sequence[int] | NDArray[np.int16]) -> NDArray[np.intp]:
         """Rows of some operations."""
@@ -93,12 +99,14 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> Table:
     stage, other = _of_rank(rank, columns["stage"], len(ranks))
     if other:
         notes.append(f"{other:,} rows name another stage than most of their rank's; judged by most")
-    replica = None
+    tells = set(columns)
+    replica = np.full(len(ranks), -1, dtype=np.int64)
     if "dp_rank" in columns:
         replica = _of_rank(rank, columns["dp_rank"], len(ranks))[0]
-        replica = None if np.any(replica < 0) else replica
+        if np.any(replica < 0):
+            tells.remove("dp_rank")
     for name, loss in _LOSSES.items():
-        if name not in columns:
+        if name not in tells:
             notes.append(f"no column {name}: {loss}")
     return Table(
         ranks=ranks,
@@ -110,10 +118,11 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> Table:
         step=step,
         op=columns["optype"].astype(np.int16, copy=False),
         chunk=_codes(columns, "mc", len(rank)),
-        microbatch=coded(columns["mb_id"])[1] if "mb_id" in columns else None,
-        sequence=coded(columns["seq_id"])[1] if "seq_id" in columns else None,
+        microbatch=_codes(columns, "mb_id", len(rank)),
+        sequence=_codes(columns, "seq_id", len(rank)),
         start_s=columns.get("start_ts"),
         duration_s=columns["duration"],
+        tells=frozenset(tells),
         rows_read=rows_read,
         notes=tuple(notes),
     )

@@ -154,7 +154,7 @@ def slow_links(table: Table, step_s: Floats, tests: int) -> list[SlowLink]:
     the shorter of the two is the transfer (and an upper bound where a framework posts a send and a
     receive as one).
     """
-    if table.replica is None or table.sequence is None or len(table.stages) < 2:
+    if not {"dp_rank", "seq_id"} <= table.tells or len(table.stages) < 2:
         return []
     replicas = np.unique(table.replica)
     found = []
@@ -182,14 +182,13 @@ def _slow_links(seconds: Floats, step_s: Floats) -> Bools:
     return np.asarray(slow, dtype=np.bool_)
 
 
-def _link(
-    table: Table, below: int, replica: int, stretch: Stretch, seconds: Floats
-) -> SlowLink:
-    assert table.replica is not None
+def _link(table: Table, below: int, replica: int, stretch: Stretch, seconds: Floats) -> SlowLink:
     stages = table.stages
-    ends = []
-    for stage in (stages[below], stages[(below + 1) % len(stages)]):
-        ends.append(int(np.flatnonzero((table.stage == stage) & (table.replica == replica))[0]))
+    both = (stages[below], stages[(below + 1) % len(stages)])
+    ends = [
+        int(np.flatnonzero((table.stage == stage) & (table.replica == replica))[0])
+        for stage in both
+    ]
     mine = slice(stretch.first, stretch.last + 1)
     usual = cohort.usual(seconds[mine])[:, stretch.member]
     held = seconds[mine, stretch.member]
@@ -216,7 +215,6 @@ def _link_seconds(table: Table, replicas: NDArray[np.int64]) -> Floats:
         key_a, sent = _messages(table, code, replicas, 0 if way > 0 else 1)
         key_b, received = _messages(table, partners[0], replicas, 1 if way > 0 else 0)
         both, a, b = np.intersect1d(key_a, key_b, assume_unique=True, return_indices=True)
-        assert table.sequence is not None
         cells, middles, counts = medians(
             both // (int(table.sequence.max()) + 1), np.minimum(sent[a], received[b])
         )
@@ -232,8 +230,6 @@ def _messages(
 
     `above` is 1 where the rank stands above its link.
     """
-    assert table.replica is not None
-    assert table.sequence is not None
     rows = table.rows_of([op])
     rank = table.rank[rows]
     link = (np.searchsorted(table.stages, table.stage) - above) % len(table.stages)

@@ -46,19 +46,20 @@ def slow_rank(table: Table, crew: Crew, one: Suspect) -> Verdict:
         reason=reason,
         culprits=(one.rank,),
         stage=crew.stage,
-        replica=None if table.replica is None else int(table.replica[one.rank]),
+        replica=table.replica_of(one.rank),
         ratio=one.ratio,
         by_op=by_op,
         lost_s=one.lost_s,
         evidence=_evidence(table, crew, one),
-        **_steps(one.stretch),
+        stretch=one.stretch,
     )
 
 
 def _evidence(table: Table, crew: Crew, one: Suspect) -> dict[str, str]:
     ops = ", ".join(crew.by_op)
     found = {
-        "source": f"{ops} of {counted(len(crew.ranks), 'rank')} of stage {crew.stage}; {_DURATIONS}",
+        "source": f"{ops} of {counted(len(crew.ranks), 'rank')} of stage {crew.stage}; "
+        + _DURATIONS,
         "resolution": _resolution(table),
     }
     mine = slice(one.stretch.first, one.stretch.last + 1)
@@ -107,13 +108,12 @@ def tie(table: Table, crew: Crew, found: Sequence[Suspect]) -> Verdict:
             "source": f"{', '.join(crew.by_op)}; {_DURATIONS}",
             "resolution": _resolution(table),
         },
-        **_steps(worst.stretch),
+        stretch=worst.stretch,
     )
 
 
 def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
     """All stages of a replica slow alike."""
-    assert table.replica is not None
     ranks = np.flatnonzero(table.replica == replica).tolist()
     return Verdict(
         kind=Kind.STRAGGLER,
@@ -131,7 +131,7 @@ def slow_replica(table: Table, replica: int, one: Suspect) -> Verdict:
             "source": f"lower median over the stages of each microbatch; {_DURATIONS}",
             "resolution": _resolution(table),
         },
-        **_steps(one.stretch),
+        stretch=one.stretch,
     )
 
 
@@ -186,14 +186,14 @@ def slow_links(table: Table, links: Sequence[SlowLink], culprit: int | None) -> 
             "source": f"the shorter of each send and its receive; {_DURATIONS}",
             "resolution": "one step: median over its messages",
         },
-        **_steps(worst.stretch),
+        stretch=worst.stretch,
     )
 
 
 def slow_group(table: Table, one: SlowGroup) -> Verdict:
     """A stage's collective became slow for all of its members."""
-    stretch = Stretch(0, one.first, len(table.steps) - 1, 0, 0, 0.0)
     count = len(table.steps) - one.first
+    stretch = Stretch(0, one.first, len(table.steps) - 1, count, count, 0.0)
     return Verdict(
         kind=Kind.SLOW_TRANSFER if one.share < 0.3 else Kind.MIXED,
         confidence=Confidence.LIKELY,
@@ -210,7 +210,7 @@ def slow_group(table: Table, one: SlowGroup) -> Verdict:
             "resolution": "one step",
             "late arrival": f"late share P = {one.share:.2f}",
         },
-        **{**_steps(stretch), "slow": count, "seen": count},
+        stretch=stretch,
     )
 
 
@@ -229,7 +229,6 @@ def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
         )
         ranks = [one.rank]
     else:
-        assert table.replica is not None
         ranks = np.flatnonzero(table.replica == replica).tolist()
         reason = (
             f"data-parallel rank {replica} comes last to {one.op} in {when} and {lost}, while the "
@@ -243,20 +242,11 @@ def late_rank(table: Table, one: Late, replica: int | None) -> Verdict:
         culprits=tuple(ranks) if replica is None else (),
         between=() if replica is None else tuple((rank,) for rank in ranks),
         stage=int(table.stage[one.rank]) if replica is None else None,
-        replica=None if table.replica is None else int(table.replica[one.rank]),
+        replica=table.replica_of(one.rank),
         lost_s=one.lost_s,
         evidence=evidence,
-        **_steps(one.stretch),
+        stretch=one.stretch,
     )
-
-
-def _steps(stretch: Stretch) -> dict[str, int]:
-    return {
-        "first": stretch.first,
-        "last": stretch.last,
-        "slow": stretch.slow,
-        "seen": stretch.seen,
-    }
 
 
 def _when(table: Table, stretch: Stretch) -> str:
@@ -269,7 +259,7 @@ def _when(table: Table, stretch: Stretch) -> str:
 
 
 def _resolution(table: Table) -> str:
-    if table.microbatch is None:
+    if "mb_id" not in table.tells:
         return "one step"
     rows = table.rows_of(codes_of(table.ops, Role.OWN))
     count = len(np.unique(table.microbatch[rows]))
@@ -288,7 +278,8 @@ def named(table: Table, ranks: Sequence[int]) -> str:
 
 def _place(table: Table, rank: int) -> str:
     stage = f"stage {table.stage[rank]}"
-    return stage if table.replica is None else f"{stage}, data-parallel rank {table.replica[rank]}"
+    replica = table.replica_of(rank)
+    return stage if replica is None else f"{stage}, data-parallel rank {replica}"
 
 
 def _verb(ranks: Sequence[int], one: str, many: str) -> str:

@@ -72,7 +72,7 @@ def work(table: Table, *, by_load: bool = True) -> Work:
     rows, picked = _rows(table)
     load = _Load.none(len(table.steps))
     relative = rows.relative
-    if by_load and table.replica is not None and table.microbatch is not None and len(picked):
+    if by_load and {"dp_rank", "mb_id"} <= table.tells and len(picked):
         load = _load(table, rows, picked)
         relative = relative / load.of_row
     kinds, ranks, steps = len(rows.names), len(table.ranks), len(table.steps)
@@ -86,8 +86,8 @@ def work(table: Table, *, by_load: bool = True) -> Work:
     number = np.zeros((kinds, ranks, steps), dtype=np.float32)
     number.reshape(-1)[keys] = counts
     crews = tuple(
-        _crew(table, int(stage), place, rows, cells, number)
-        for place, stage in enumerate(table.stages)
+        _crew(int(stage), table.crew(stage), rows, rows.base[:, place], (cells, number))
+        for place, stage in enumerate(table.stages.tolist())
     )
     return Work(crews, load.replicas, load.by_replica)
 
@@ -136,8 +136,6 @@ def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
     of two and more does not move the lower median; a long sequence moves them all. Where only one
     rank has rows of a microbatch, it cannot be told and counts as 1.
     """
-    assert table.replica is not None
-    assert table.microbatch is not None
     replicas = np.unique(table.replica)
     replica = np.searchsorted(replicas, table.replica)[rows.rank]
     microbatch = table.microbatch[picked].astype(np.int64)
@@ -162,20 +160,24 @@ def _load(table: Table, rows: _Rows, picked: NDArray[np.intp]) -> _Load:
 
 
 def _crew(
-    table: Table, stage: int, place: int, rows: _Rows, cells: Floats, number: NDArray[np.float32]
+    stage: int,
+    ranks: NDArray[np.intp],
+    rows: _Rows,
+    base: Floats,
+    cells: tuple[Floats, NDArray[np.float32]],
 ) -> Crew:
-    ranks = table.crew(stage)
-    shape = (len(table.steps), len(ranks))
+    """One stage from the medians and numbers of all cells: kinds x ranks x steps."""
+    shape = (cells[0].shape[2], len(ranks))
     mine, usual, whole = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     seconds = np.zeros((shape[0], 1))
     ratios: dict[str, list[Floats]] = {}
     for kind, name in enumerate(rows.names):
-        held = cells[kind][ranks].T
+        held = cells[0][kind][ranks].T
         there = ~np.isnan(held)
         if not there.any():
             continue
         centre = cohort.middle(held)
-        weight = rows.base[kind, place] * np.max(number[kind][ranks], axis=0)[:, None]
+        weight = base[kind] * np.max(cells[1][kind][ranks], axis=0)[:, None]
         mine += np.where(there, weight * held, 0.0)
         usual += np.where(there, weight * centre, 0.0)
         whole += np.where(there, weight, 0.0)

@@ -14,7 +14,7 @@ from monitor.stragglers.table import USED, WHOLE, TableError
 MISSING: Final = -(2**31)
 """A whole number that a row does not have."""
 _MOST_OPS: Final = 10_000
-_TYPES: Final = {"step": np.int64, "mc": np.int32, "stage": np.int32, "optype": np.int16}
+_TYPES: Final = {"step": "i8", "optype": "i2"}
 
 
 @dataclass(slots=True)
@@ -31,13 +31,12 @@ class Columns:
             with np.errstate(invalid="ignore"):
                 inside = np.abs(values) < 2.0**62
                 values = np.where(inside, np.rint(values), MISSING).astype(np.int64)
-        wanted = np.dtype(_TYPES.get(name, np.int32 if name in WHOLE else np.float64))
-        if wanted.kind == "i" and len(values):
-            info = np.iinfo(wanted)
+        kind = _TYPES.get(name, "i4" if name in WHOLE else "f8")
+        if name in WHOLE and len(values):
             # Out of range is taken for missing: no job has 2**31 ranks or microbatches.
-            outside = (values < max(info.min, MISSING)) | (values > info.max)
+            outside = (values < MISSING) | (values > (2**31 - 1 if kind == "i4" else 2**62))
             values = np.where(outside, MISSING, values) if outside.any() else values
-        self._parts.setdefault(name, []).append(values.astype(wanted, copy=False))
+        self._parts.setdefault(name, []).append(values.astype(kind, copy=False))
 
     def add_ops(self, names: Iterable[str | None]) -> NDArray[np.int16]:
         """Codes of the names of operations; -1 for none.

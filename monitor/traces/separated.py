@@ -49,9 +49,7 @@ def read(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, list[st
     return columns, notes
 
 
-def _counted(
-    lines: Iterable[str], tell: Callable[[int, int], None], size: int
-) -> Iterator[str]:
+def _counted(lines: Iterable[str], tell: Callable[[int, int], None], size: int) -> Iterator[str]:
     done = 0
     for number, line in enumerate(lines):
         done += len(line)

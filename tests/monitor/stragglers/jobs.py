@@ -170,7 +170,12 @@ class _Recorder:
             self.add("gc", stage, ready[stage], 0.0)
             took = self.noisy(0.05)[:, :1]
             if job.slow_group is not None and job.slow_group[0] == stage:
-                took = np.where(np.arange(job.steps)[:, None] >= job.slow_group[1], job.slow_group[2], 1) * took
+                took = (
+                    np.where(
+                        np.arange(job.steps)[:, None] >= job.slow_group[1], job.slow_group[2], 1
+                    )
+                    * took
+                )
             if job.dp > 1:
                 end = ready[stage].max(axis=1, keepdims=True) + took
                 self.add("grads-reduce-scatter", stage, ready[stage], end - ready[stage], chunk=0)

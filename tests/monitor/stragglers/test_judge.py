@@ -127,12 +127,13 @@ def test_says_how_much_since_when_and_on_what_it_rests() -> None:
     _, report = judged(replace(JOB, slow=(Slow(1, 2, 2.0, first=15),), tp=2))
     (one,) = report.verdicts
     assert one.ratio == pytest.approx(2.0, rel=0.05)
-    assert (one.stage, one.replica, one.first, one.last, one.slow, one.seen) == (1, 2, 15, 29, 15, 15)
+    assert (one.stage, one.replica) == (1, 2)
+    assert (one.stretch.first, one.stretch.last) == (15, 29)
+    assert (one.stretch.slow, one.stretch.seen) == (15, 15)
     assert one.lost_s == pytest.approx(15 * 8 * 0.6, rel=0.1)
     assert one.by_op == pytest.approx({"backward-compute": 2.0, "forward-compute": 2.0}, rel=0.05)
-    assert one.reason.startswith(
-        "rank 12 (stage 1, data-parallel rank 2) takes "
-    ) and "as the 3 other ranks of its stage in 15 of 15 steps since step 55" in one.reason
+    assert one.reason.startswith("rank 12 (stage 1, data-parallel rank 2) takes ")
+    assert "as the 3 other ranks of its stage in 15 of 15 steps since step 55" in one.reason
     assert one.evidence["resolution"] == "one step: median over its 8 microbatches"
     assert "P = 1.00" in one.evidence["late arrival"]
 
@@ -198,7 +199,7 @@ def test_a_collective_that_became_slow_for_all_is_the_groups() -> None:
     culprits, report = judged(replace(JOB, slow_group=(1, 15, 60.0)))
     assert culprits == []
     (one,) = report.verdicts
-    assert (one.kind, one.stage, one.first) == (Kind.SLOW_TRANSFER, 1, 15)
+    assert (one.kind, one.stage, one.stretch.first) == (Kind.SLOW_TRANSFER, 1, 15)
     assert "P = 0.0" in one.evidence["late arrival"]
 
 
@@ -248,7 +249,7 @@ def test_a_rank_that_ends_early_is_judged_by_the_steps_that_it_has() -> None:
     table = build({name: held[kept] for name, held in columns.items()}, OPS)
     report = judge(table)
     assert named(table, report) == [6]
-    assert report.verdicts[0].seen == 20
+    assert report.verdicts[0].stretch.seen == 20
 
 
 def test_durations_that_are_no_numbers_are_left_out() -> None:
