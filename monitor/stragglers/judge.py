@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from monitor.cohort import Floats
 from monitor.stragglers import wording
 from monitor.stragglers.finding import Confidence, Kind, Pace, Report, Verdict
 from monitor.stragglers.persist import LEAST
-from monitor.stragglers.slow import Suspect, slow_steps, suspects
+from monitor.stragglers.slow import ODD_RATIO, Suspect, Witnesses, slow_steps, steady, suspects
 from monitor.stragglers.steps import step_seconds
 from monitor.stragglers.table import Table
 from monitor.stragglers.transfers import Late, SlowLink, late, slow_groups, slow_links
 from monitor.stragglers.work import Crew, Work, work
+
+_LEAST_ELSEWHERE: Final = 3
+"""Ranks of other stages that make a witness."""
 
 
 def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report:
@@ -31,23 +35,22 @@ def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report
     tell("who is slow for long")
     verdicts: list[Verdict] = []
     for place, crew in enumerate(done.crews):
-        past = None if raw is None else raw.crews[place]
-        mine = suspects(crew, past, step_s, tests)
+        known = Witnesses() if raw is None else Witnesses(raw.crews[place], _elsewhere(done, place))
+        mine = suspects(crew, known, step_s, tests)
         verdicts += _slow(table, crew, [one for one in mine if one.sure])
-        verdicts += _unsure(table, crew, [one for one in mine if not one.sure])
-    verdicts += _loads(table, done, step_s, tests)
+        tied = [one for one in mine if not one.sure and one.ratio >= ODD_RATIO]
+        verdicts += _unsure(table, crew, tied)
+    told = _explained(table, verdicts)
+    verdicts += [one for one in _loads(table, done, step_s, tests) if one.replica not in told]
     tell("collectives and links")
     comers = late(table, step_s, tests)
     links = slow_links(table, step_s, tests)
     verdicts = [_with_transfers(table, one, comers, links) for one in verdicts]
     verdicts += _links(table, links, _explained(table, verdicts))
     verdicts += _late(table, comers, _explained(table, verdicts))
-    told = {one.stage for one in verdicts}
-    verdicts += [
-        wording.slow_group(table, one)
-        for one in slow_groups(table, step_s)
-        if one.stage not in told
-    ]
+    stages = {one.stage for one in verdicts}
+    groups = [one for one in slow_groups(table, step_s) if one.stage not in stages]
+    verdicts += [wording.slow_group(table, one) for one in groups]
     return Report(
         verdicts=tuple(sorted(verdicts, key=_worst_first)),
         paces=tuple(_paces(table, done, step_s)),
@@ -58,6 +61,13 @@ def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report
 
 def _worst_first(one: Verdict) -> tuple[bool, float, tuple[int, ...]]:
     return one.confidence is Confidence.UNSURE, -one.lost_s, one.culprits
+
+
+def _elsewhere(done: Work, place: int) -> Floats | None:
+    """Seconds of own work by step, median of the ranks of other stages; None for under 3."""
+    others = [crew.pace * crew.seconds for at, crew in enumerate(done.crews) if at != place]
+    ranks = np.concatenate(others, axis=1) if others else np.empty((0, 0))
+    return cohort.middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
 
 
 def _slow(table: Table, crew: Crew, found: list[Suspect]) -> Iterator[Verdict]:
@@ -84,8 +94,8 @@ def _loads(table: Table, done: Work, step_s: Floats, tests: int) -> Iterator[Ver
         seconds=seconds[:, None],
         by_op={},
     )
-    for one in suspects(fleet, None, step_s, tests):
-        if one.sure:
+    for one in suspects(fleet, Witnesses(), step_s, tests):
+        if one.sure and steady(fleet, one.stretch):
             yield wording.slow_replica(table, int(done.replicas[one.rank]), one)
 
 

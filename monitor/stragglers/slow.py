@@ -22,6 +22,8 @@ FEW_RATIO: Final = 1.5
 """With 1 or 2 peers and no change of its own: as online (`straggler_ratio`)."""
 FEW_STEPS: Final = 8
 """Slow steps that are asked then: as online (`persistent_windows`)."""
+ODD_RATIO: Final = 1.2
+"""With 1 or 2 peers that work as long as the ranks of other stages."""
 _STEADY: Final = 2.0
 """Robust standard deviations of the ratio's logarithm that it must lie from 0."""
 CHANGED: Final = 1.10
@@ -46,20 +48,32 @@ class Suspect:
     peers: int
     changed: float | None = None
     """Rise of its own pace, where it had one."""
+    odd: bool = False
+    """Its few peers work as long as the ranks of other stages do, and it does not."""
     sure: bool = True
     """False: its peers alone say so, and they are too few or half of them are slow as well."""
 
 
-def suspects(crew: Crew, raw: Crew | None, step_s: Floats, tests: int) -> list[Suspect]:
-    """Slow ranks of one stage; `raw` is the same without regard to microbatches, for few peers."""
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """What else is known of a stage with few ranks."""
+
+    raw: Crew | None = None
+    """The same crew without regard to what microbatches asked."""
+    elsewhere: Floats | None = None
+    """Seconds of own work by step, median of the ranks of the other stages."""
+
+
+def suspects(crew: Crew, known: Witnesses, step_s: Floats, tests: int) -> list[Suspect]:
+    """Slow ranks of one stage; the witnesses are asked where peers are few."""
     members = len(crew.ranks)
     if members < 2:
-        return _alone(crew, raw, step_s)
+        return _alone(crew, known.raw, step_s)
     found = list(_against_peers(crew, step_s, tests, SCORE))
     if members < cohort.SMALL:
-        return [_with_few(crew, raw, one) for one in found if _steady(crew, one.stretch)]
-    known = {one.rank for one in found}
-    more = [one for one in _against_peers(crew, step_s, tests, 0.0) if one.rank not in known]
+        return [_with_few(crew, known, one) for one in found if steady(crew, one.stretch)]
+    named = {one.rank for one in found}
+    more = [one for one in _against_peers(crew, step_s, tests, 0.0) if one.rank not in named]
     found += [one for one in more if _stands_out(crew, one.stretch)]
     if not found and 2 * len(more) == members:  # half of a crew against the other half: a tie
         return [replace(one, sure=False) for one in more]
@@ -134,7 +148,7 @@ def _suspect(crew: Crew, stretch: Stretch) -> Suspect:
     )
 
 
-def _steady(crew: Crew, stretch: Stretch) -> bool:
+def steady(crew: Crew, stretch: Stretch) -> bool:
     """Whether a rank's distance from one or two peers is greater than its own changes.
 
     A slow machine is slow by the same factor each time; long sequences are not.
@@ -146,18 +160,31 @@ def _steady(crew: Crew, stretch: Stretch) -> bool:
     return bool(centre > _STEADY * 1.4826 * float(np.median(np.abs(logs - centre))))
 
 
-def _with_few(crew: Crew, raw: Crew | None, one: Suspect) -> Suspect:
+def _with_few(crew: Crew, known: Witnesses, one: Suspect) -> Suspect:
     """One or two peers do not say which of them is the odd one: a second witness must.
 
-    That is the rank's own past, or slowness too great and too long to be a matter of taste.
+    That is the rank's own past; or the other stages, if the peers take as long as those do; or
+    slowness too great and too long to be a matter of taste.
     """
     member = one.stretch.member
     rise = change(crew.own[:, member])
-    before = None if raw is None else change(raw.own[:, member])
+    before = None if known.raw is None else change(known.raw.own[:, member])
     changed = None if rise is None or before is None else min(rise.ratio, before.ratio)
     lasting = one.ratio >= FEW_RATIO and one.stretch.slow >= FEW_STEPS
-    sure = lasting or (changed is not None and changed >= CHANGED)
-    return replace(one, changed=changed, sure=sure)
+    odd = one.ratio >= ODD_RATIO and _as_elsewhere(crew, known.elsewhere, one.stretch)
+    sure = lasting or odd or (changed is not None and changed >= CHANGED)
+    return replace(one, changed=changed, odd=odd, sure=sure)
+
+
+def _as_elsewhere(crew: Crew, elsewhere: Floats | None, stretch: Stretch) -> bool:
+    """Whether the peers of a rank work about as long as the ranks of other stages."""
+    if elsewhere is None:
+        return False
+    mine = slice(stretch.first, stretch.last + 1)
+    peers = cohort.usual(crew.pace)[mine, stretch.member] * crew.seconds[mine, 0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        against = float(np.nanmedian(peers / elsewhere[mine]))
+    return 1 / RATIO < against < RATIO
 
 
 def _stands_out(crew: Crew, stretch: Stretch) -> bool:

@@ -74,6 +74,8 @@ def _evidence(table: Table, crew: Crew, one: Suspect) -> dict[str, str]:
             found["peers"] = f"{one.peers} only, too few for a robust score: low confidence"
     else:
         found["peers"] = "none, its own past only: low confidence"
+    if one.odd:
+        found["other stages"] = "their ranks take as long as its peers"
     if one.changed is not None:
         found["own past"] = f"{one.changed:.2f} times as long as before"
     elif one.peers + 1 < cohort.SMALL:

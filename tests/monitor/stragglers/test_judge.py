@@ -93,6 +93,7 @@ def test_passes_in_silence(job, seed) -> None:
         replace(JOB, slow=(Slow(1, 0, 1.4), Slow(1, 4, 2.0)), dp=8),
         replace(JOB, slow=(Slow(2, 1, 2.0),), dp=2),
         replace(JOB, slow=(Slow(2, 1, 1.3, first=12),), dp=2),
+        replace(JOB, slow=(Slow(2, 1, 1.3),), dp=2),
         replace(JOB, slow=(Slow(0, 1, 2.0),), dp=2, pp=1),
         replace(JOB, slow=(Slow(2, 0, 1.5, first=15),), dp=1),
     ],
@@ -112,6 +113,7 @@ def test_passes_in_silence(job, seed) -> None:
         "two of one stage",
         "one of two replicas, from the start",
         "one of two replicas, mild, from the middle",
+        "one of two replicas, mild, where other stages agree with its peer",
         "one of two ranks",
         "one that was faster before",
     ],
@@ -157,9 +159,10 @@ def test_half_of_a_stage_against_the_other_half_is_a_tie() -> None:
     assert one.between == ((4, 6), (5, 7))
 
 
-def test_one_of_two_a_little_slower_from_the_start_is_nobodys_fault() -> None:
-    culprits, report = judged(replace(JOB, dp=2, slow=(Slow(1, 0, 1.2),)))
+def test_of_two_ranks_alone_a_mild_difference_from_the_start_names_nobody() -> None:
+    culprits, report = judged(replace(JOB, dp=2, pp=1, slow=(Slow(0, 0, 1.3),)))
     assert culprits == []
+    assert len(report.verdicts) == 1
     assert all(one.confidence is Confidence.UNSURE for one in report.verdicts)
 
 
@@ -176,6 +179,10 @@ def test_too_few_steps_accuse_nobody_and_say_so() -> None:
     culprits, report = judged(replace(JOB, steps=4, slow=(Slow(1, 2, 2.0),)))
     assert culprits == []
     assert any("too few to call anything persistent" in note for note in report.notes)
+
+
+def test_a_difference_of_a_tenth_between_two_is_no_fault() -> None:
+    assert judged(replace(JOB, dp=2, pp=1, slow=(Slow(0, 0, 1.12),)))[1].verdicts == ()
 
 
 # -- communication --------------------------------------------------------------------------------
