@@ -18,6 +18,8 @@ from monitor.stragglers.table import Table
 from monitor.stragglers.transfers import Late, SlowLink, late, slow_groups, slow_links
 from monitor.stragglers.work import Crew, Work, work
 
+_EXPLAINS: Final = 0.5
+"""Of the seconds lost to a late rank, the share that its own recorded work must come to."""
 _LEAST_ELSEWHERE: Final = 3
 """Ranks of other stages that make a witness."""
 
@@ -47,6 +49,7 @@ def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report
     links = slow_links(table, step_s, tests)
     verdicts = [_with_transfers(table, one, comers, links) for one in verdicts]
     verdicts += _links(table, links, _explained(table, verdicts))
+    comers = [one for one in comers if not _by_own_work(table, done, one)]
     verdicts += _late(table, comers, _explained(table, verdicts))
     stages = {one.stage for one in verdicts}
     groups = [one for one in slow_groups(table, step_s) if one.stage not in stages]
@@ -137,6 +140,22 @@ def _links(table: Table, links: list[SlowLink], sick: set[int]) -> Iterator[Verd
         else:
             for link in mine:
                 yield wording.slow_links(table, [link], None)
+
+
+def _by_own_work(table: Table, done: Work, one: Late) -> bool:
+    """Whether the recorded work of a rank of the replica is what makes it late.
+
+    Then the rules for slow ranks have judged it, and found it too little or too few.
+    """
+    mine = slice(one.stretch.first, one.stretch.last + 1)
+    for crew in done.crews:
+        excess = (crew.pace - cohort.usual(crew.pace)) * crew.seconds
+        for place, rank in enumerate(crew.ranks.tolist()):
+            same = rank == one.rank or table.replica_of(rank) == table.replica_of(one.rank)
+            spent = excess[mine, place]
+            if same and np.nansum(np.maximum(spent, 0.0)) > _EXPLAINS * one.lost_s:
+                return True
+    return False
 
 
 def _late(table: Table, comers: list[Late], sick: set[int]) -> Iterator[Verdict]:

@@ -74,7 +74,7 @@ def test_a_fault_is_status_1_and_named_first(
     assert main(["stragglers", str(sick)]) == 1
     said = capsys.readouterr()
     assert said.out.startswith("1 fault found, caused by rank 12\n")
-    assert re.search(r"│ 12 +│ 1 +│ 2 +│ 1\.[45]\d +│ 1\.[45]\d +│ 1\.[45]\d +│ 12 of 12 +│", said.out)
+    assert re.search(r"│ 12 +│ 1 +│ 2 +(│ 1\.[45]\d +){3}│ 12 of 12 +│", said.out)
     assert said.err == ""
 
 
