@@ -4,7 +4,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor import cohort
@@ -13,6 +13,7 @@ NAN = float("nan")
 spans = st.floats(0.001, 1000.0)
 
 
+@settings(deadline=None)
 @given(st.lists(spans, min_size=2, max_size=9))
 def test_the_reference_of_a_member_is_the_median_of_the_others(values) -> None:
     found = cohort.usual(np.array(values))
@@ -20,6 +21,7 @@ def test_the_reference_of_a_member_is_the_median_of_the_others(values) -> None:
         assert found[place] == median(values[:place] + values[place + 1 :])
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(spans, st.just(NAN)), min_size=2, max_size=9))
 def test_members_without_a_value_are_as_if_they_were_not_there(values) -> None:
     found = cohort.usual(np.array([values]))[0]
@@ -34,6 +36,7 @@ def test_members_without_a_value_are_as_if_they_were_not_there(values) -> None:
             assert found[place] == median(others)
 
 
+@settings(deadline=None)
 @given(st.lists(spans, min_size=1, max_size=9))
 def test_the_score_is_that_of_the_formula(values) -> None:
     middle = median(values)
