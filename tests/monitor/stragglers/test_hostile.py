@@ -27,12 +27,12 @@ NAMES = (
 
 
 @settings(max_examples=120, deadline=None)
-@given(rows, st.sets(st.sampled_from(NAMES[5:])))
-def test_any_rows(drawn, left_out) -> None:
+@given(rows, st.tuples(*[st.booleans()] * 5))
+def test_any_rows(drawn, kept) -> None:
     held = {
         name: np.array([row[place] for row in drawn], dtype=float if name in FLOATS else np.int64)
         for place, name in enumerate(NAMES)
-        if name not in left_out
+        if place < 5 or kept[place - 5]
     }
     with contextlib.suppress(TableError):
         judge(build(held, OPS))
