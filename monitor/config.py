@@ -138,6 +138,24 @@ class KeeperConfig:
     crash_loop_after: int = 2
     """The same for faults that a host may have caused."""
 
+    # -- evidence: monitor.evidence --------------------------------------------------------
+    evidence_deadline_s: float = 3.0
+    """All answers of one capture together; an eviction waits half a second more at most. A rank
+    answers in 5 to 45 ms, py-spy takes 20 ms; higher waits for hosts that will not answer."""
+    evidence_fresh_s: float = 5.0
+    """Evidence younger than this serves an eviction too; older is taken again right before it."""
+    evidence_ranks: int = 64
+    """Ranks asked for one incident: the culprits' groups first, then victims."""
+    evidence_mib: float = 64.0
+    """Of the answers of one capture, held in memory meanwhile; a rank with full records has 1 to
+    3 MiB. The zip has about a tenth of it."""
+    evidence_count: int = 200
+    """Bundles kept; 0 takes no evidence at all."""
+    evidence_days: float = 30.0
+    """For how long bundles are kept."""
+    evidence_total_mib: int = 1024
+    """Of all bundles on disk; the oldest go first, the newest stays."""
+
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -209,4 +227,11 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "eviction_deadline_s": (1, 3600),
     "program_bug_after": (1, 1000),
     "crash_loop_after": (1, 1000),
+    "evidence_deadline_s": (0.1, 60),
+    "evidence_fresh_s": (0, 3600),
+    "evidence_ranks": (1, 4096),
+    "evidence_mib": (1, 4096),
+    "evidence_count": (0, 1e6),
+    "evidence_days": (0.01, 36500),
+    "evidence_total_mib": (1, 1e7),
 }

@@ -13,7 +13,7 @@ import errno
 import ssl
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -64,6 +64,8 @@ class Question:
     json: Mapping[str, Any] | None = None
     token: str | None = field(default=None, repr=False)
     """Sent to this URL and nowhere else: redirects are not followed."""
+    meter: Callable[[int], None] | None = None
+    """Told of every piece of the body, on the loop; may raise `FetchError` to end the request."""
 
 
 class CaError(Exception):
@@ -165,6 +167,8 @@ class Fetcher:
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
+                if question.meter is not None:
+                    question.meter(len(chunk))
                 if len(body) > question.max_bytes:
                     response.close()
                     raise FetchError(Failure.GARBAGE, f"body over {question.max_bytes} bytes")

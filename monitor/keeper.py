@@ -10,13 +10,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from monitor.chronicle import Chronicle
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.evictors import Accused, Evictors, Order
+from monitor.evidence import Evidence
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
@@ -69,6 +70,7 @@ class Parts:
     evictors: Evictors
     instruments: Instruments
     targets_file: TargetsFile | None = None
+    evidence: Evidence | None = None
 
 
 class Keeper:
@@ -115,6 +117,9 @@ class Keeper:
             snapshot = self._observe(began_s, lateness_s)
         if snapshot is not None:
             result = self._decide(snapshot)
+            if evidence := self._parts.evidence:
+                with self._part("evidence"):
+                    evidence.take(snapshot, result.incidents, result.changed)
             with self._part("act"):
                 self._act(result, snapshot)
             with self._part("view"):
@@ -212,7 +217,8 @@ class Keeper:
         parts.store.flush()
         for decision in result.decisions:
             if isinstance(decision, Evict):
-                parts.evictors.submit(self._order(decision, snapshot))
+                order = self._order(decision, snapshot)
+                parts.evictors.submit(self._witnessed(order))
             else:
                 parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
@@ -234,6 +240,17 @@ class Keeper:
             author=author,
             refused=self._restarted(evict, snapshot),
         )
+
+    def _witnessed(self, order: Order) -> Order:
+        """With the evidence for which it waits; without, when that crashes."""
+        evidence, evict = self._parts.evidence, order.evict
+        if evidence is not None and order.refused is None:
+            with self._part("witness"):
+                incident = self._chronicle.get(evict.incident_id)
+                ticket = evidence.before_eviction(evict, incident, order.author)
+                if ticket is not None:
+                    return replace(order, evidence=ticket.wait)
+        return order
 
     def _restarted(self, evict: Evict, snapshot: Snapshot) -> str | None:
         """Why this group is not the one that was accused any more."""
@@ -270,13 +287,15 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
+        incidents = self._chronicle.incidents()
         self._view = View(
             snapshot=snapshot,
             result=result,
             observe=parts.config.observe,
-            incidents=self._chronicle.incidents(),
+            incidents=incidents,
             decisions=self._chronicle.decisions(),
             evictions=self._chronicle.evictions(),
+            bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
@@ -290,6 +309,8 @@ class Keeper:
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending
             yield f"the store does not take writes ({error}): {waiting} kept in memory"
+        if self._parts.evidence is not None:
+            yield from self._parts.evidence.troubles()
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):
@@ -313,5 +334,6 @@ class Keeper:
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
         self._parts.store.save_decision(evict, self._parts.clock.now_s())
         self._parts.store.flush()
-        self._parts.evictors.submit(self._order(evict, view.snapshot, author="a person"))
+        order = self._order(evict, view.snapshot, author="a person")
+        self._parts.evictors.submit(self._witnessed(order))
         return incident_id

@@ -14,10 +14,12 @@ from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
+from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import CaError, Fetcher, trust
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, ViewCollector
+from monitor.names import IncidentId
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
@@ -53,6 +55,8 @@ class Options:
     open_reads: bool = False
     """Whether ranks may be read through the monitor without the token wherever it is bound."""
     patience: Patience = field(default_factory=Patience)
+    evidence: Path | None = None
+    """Folder of the evidence bundles; None: beside the store."""
 
 
 class Service:
@@ -121,6 +125,18 @@ class Service:
         stack.callback(evictors.close)
         evictions = evictors.restore(remembered.evictions)
         instruments = Instruments()
+        evidence = Evidence(
+            clock=clock,
+            fetcher=fetcher,
+            token=options.token,
+            shelf=Shelf(
+                options.evidence or evidence_beside(options.store), keep_of(options.config)
+            ),
+            config=options.config,
+            instruments=instruments,
+            version=_version(),
+        )
+        stack.callback(evidence.close)
         parts = Parts(
             config=options.config,
             clock=clock,
@@ -133,6 +149,7 @@ class Service:
             evictors=evictors,
             instruments=instruments,
             targets_file=targets_file,
+            evidence=evidence,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -166,7 +183,17 @@ class Service:
             token=self._options.token,
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
+            bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
         )
+
+
+def evidence_beside(store: Path) -> Path:
+    """Where bundles lie when nobody says: two monitors never share a store, nor then a folder."""
+    return store.with_name(f"{store.stem}-evidence")
+
+
+def _no_bundle(_: IncidentId) -> Path | None:
+    return None
 
 
 def reach(url: str) -> str | None:

@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default_store(),
         help="SQLite file that survives a restart (default: %(default)s)",
     )
+    parser.add_argument(
+        "--evidence-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of evidence bundles (default: beside the store; --set evidence_count=0: none)",
+    )
     parser.add_argument("--tick", type=float, metavar="S", help="seconds between sweeps (1.0)")
     parser.add_argument(
         "--min-replicas", type=int, metavar="N", help="healthy groups that must remain (1)"
@@ -162,6 +168,7 @@ def _options(args: argparse.Namespace) -> Options:
         ca_file=args.ca_file,
         open_reads=args.open_reads,
         patience=Patience(quarantine_s=last_s),
+        evidence=args.evidence_dir,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from monitor.names import RankName
@@ -52,3 +53,6 @@ class Order:
     author: str = "lightkeeper"
     refused: str | None = None
     """Why it must not be carried out after all: the group has restarted since."""
+    evidence: Callable[[], str] | None = None
+    """Waits until its evidence is saved, for a few seconds at most by its own account, and says
+    what there is; None: none is taken."""

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from monitor.clock import Clock
-from monitor.evictors.ladder import Ladder, LighthouseKill, WorkerEvict, quarantine_hosts
+from monitor.evictors.ladder import (
+    Ladder,
+    LighthouseKill,
+    WorkerEvict,
+    quarantine_hosts,
+    wait_for_evidence,
+)
 from monitor.evictors.look import Looker
 from monitor.evictors.order import Order, Patience
 from monitor.fetch import Fetcher
@@ -169,12 +175,15 @@ class Evictors:
         def publish(outcome: RungOutcome) -> None:
             self._update(case, rung=outcome)
 
-        ladder = self._ladder(case.order)
         denied = quarantine_hosts(
             case.order, self._quarantine, self._clock, self._patience.quarantine_s
         )
         if denied is not None:
             publish(denied)
+        witnessed = wait_for_evidence(case.order, self._clock)
+        if witnessed is not None:
+            publish(witnessed)
+        ladder = self._ladder(case.order)
         while not self._stop.is_set():
             look = ladder.look()
             self.note(look.lighthouse)

@@ -134,6 +134,15 @@ function stages(at) {
     el("span", {}, `${name} after `, el("b", { text: span(to - from) })));
 }
 
+function bundleLine(incident) {
+  if (!incident.bundle) return null;
+  const size = `${Math.max(1, Math.round(incident.bundle.bytes / 1024))} KiB`;
+  const text = `evidence: flight records, stacks and states of those concerned (zip, ${size})`;
+  if (!guarded) return el("p", { class: "meta" }, el("a", { href: incident.bundle.url, text }));
+  const title = `needs the token: curl -OJ -H "Authorization: Bearer TOKEN" ${location.origin}${incident.bundle.url}`;
+  return el("p", { class: "meta", text, title });
+}
+
 function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
@@ -154,6 +163,7 @@ function incidentBox(incident, now) {
           el("span", { class: "at", text: `+${Math.max(0, line.at - first).toFixed(1)} s` }),
           el("span", { class: "to", text: line.to.replaceAll("_", " ") }),
           el("span", { class: "why", text: line.why })))),
+      bundleLine(incident),
       incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
   const open = opened.has(incident.id) ? opened.get(incident.id) : incident.state !== "resolved";
   box.open = open;
