@@ -133,29 +133,30 @@ def judged(raw: Sequence[Raw]) -> list[Part]:
 def _judge(raw: Raw) -> Part:
     bare = Part(raw.one.rank, raw.kind, Status.OK, taken_s=raw.taken_s)
     if raw.answer is None:
-        return replace(bare, **_failure(raw))
+        status, why = _failure(raw)
+        return replace(bare, status=status, error=why)
     said = replace(bare, seconds=raw.answer.seconds)
     if raw.answer.status != 200:
         error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
         return replace(said, status=Status.REFUSED, error=error)
     status, age_s, error = weigh(raw.kind, raw.one.identity, raw.answer.body)
     if status is not Status.OK:
-        return replace(said, status=status, error=error)
+        return replace(said, status=status, error=wrong)
     if raw.cut:
         error = f"all of it is over {raw.kind.max_bytes} bytes: only what is unfinished"
         return replace(said, status=Status.CUT, body=raw.answer.body, age_s=age_s, error=error)
     return replace(said, body=raw.answer.body, age_s=age_s)
 
 
-def _failure(raw: Raw) -> dict[str, Status | str]:
+def _failure(raw: Raw) -> tuple[Status, str]:
     failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
     if _too_large(failed):
-        return {"status": Status.TOO_LARGE, "error": failed.detail}
-    status = {
-        Failure.TIMEOUT: Status.LATE,
-        Failure.GARBAGE: Status.GARBAGE,
-    }.get(failed.failure, Status.UNREACHABLE)
-    return {"status": status, "error": failed.detail}
+        return Status.TOO_LARGE, failed.detail
+    if failed.failure is Failure.TIMEOUT:
+        return Status.LATE, failed.detail
+    if failed.failure is Failure.GARBAGE:
+        return Status.GARBAGE, failed.detail
+    return Status.UNREACHABLE, failed.detail
 
 
 def _too_large(failed: FetchError) -> bool:

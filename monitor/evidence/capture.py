@@ -80,7 +80,13 @@ class _Job:
     author: str | None = None
 
     @property
+    def moment(self) -> MomentName | None:
+        """None: of the story alone."""
+        return None if self.ticket is None else self.ticket.moment
+
+    @property
     def incident_id(self) -> IncidentId:
+        """Also of an eviction by hand."""
         known = self.incident.id if self.incident is not None else None
         return known or (self.evict.incident_id if self.evict is not None else IncidentId(""))
 
@@ -206,11 +212,11 @@ class Evidence:
                 self._write(job, [])
         except OSError as exc:
             self._trouble("write", f"evidence of {job.incident_id} is not kept: {_why(exc)}")
-            self._count(job.ticket and job.ticket.moment, "unwritten")
+            self._count(job.moment, "unwritten")
         except Exception as exc:
             log.exception("evidence of %s failed", job.incident_id)
             self._trouble("write", f"evidence failed: {type(exc).__name__}: {exc}")
-            self._count(job.ticket and job.ticket.moment, "failed")
+            self._count(job.moment, "failed")
         finally:
             if job.ticket is not None:
                 job.ticket.done("failed; the monitor's log has the details")

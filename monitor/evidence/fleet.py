@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from monitor.dumps.manifest import RECORD
 from monitor.evidence.parts import KINDS, Part, Status
 from monitor.evidence.whom import NAMED, Whom
-from monitor.dumps.manifest import RECORD
 from monitor.names import RankName
 from monitor.snapshot import Observation, Snapshot, Unreachable
 from monitor.view import lighthouse_to_json

@@ -103,8 +103,9 @@ def _age_s(kind: Kind, data: Mapping[str, Any]) -> float | None:
     known = data.get("torch_age_s") if kind.name == RECORD else None
     if isinstance(process, dict):
         known = process.get("dead_age_s")
-    plain = isinstance(known, int | float) and not isinstance(known, bool)
-    return float(known) if plain and 0 <= known < 1e9 else None
+    if not isinstance(known, int | float) or isinstance(known, bool):
+        return None
+    return float(known) if 0 <= known < 1e9 else None
 
 
 def _line(exc: BaseException) -> str:
