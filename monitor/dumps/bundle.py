@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from monitor.dumps.choose import Read
-from monitor.dumps.files import Source
+from monitor.dumps.files import Source, find
 from monitor.dumps.manifest import NAME, Manifest, Moment, Part, read_manifest
 
 
@@ -27,6 +28,11 @@ class Opened:
     bundles: tuple[Bundle, ...]
     lost: tuple[Read, ...]
     """Ranks that were asked for their flight record in the moment taken, and gave none."""
+
+
+def bundles_in(paths: Sequence[Path]) -> tuple[Bundle, ...]:
+    """The evidence bundles among these files and folders."""
+    return open_bundles(find(paths)[0]).bundles
 
 
 def open_bundles(sources: Sequence[Source]) -> Opened:

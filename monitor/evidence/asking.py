@@ -139,7 +139,7 @@ def _judge(raw: Raw) -> Part:
     if raw.answer.status != 200:
         error = f"{describe_status(raw.answer.status)}: {_told(raw.answer.body)}"
         return replace(said, status=Status.REFUSED, error=error)
-    status, age_s, error = weigh(raw.kind, raw.one.identity, raw.answer.body)
+    status, age_s, wrong = weigh(raw.kind, raw.one.identity, raw.answer.body)
     if status is not Status.OK:
         return replace(said, status=status, error=wrong)
     if raw.cut:
