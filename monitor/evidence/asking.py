@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from typing import Final
@@ -84,9 +85,9 @@ class Asker:
         future = self._fetcher.submit(all_of_them())
         try:
             return future.result(timeout=deadline_s + _LOOP_LATE_S)
-        except FutureTimeoutError:
+        except (FutureTimeoutError, CancelledError):
             future.cancel()
-            late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late")
+            late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
             return [Raw(one, kind, failed=late) for one, kind in asked]
 
     async def _one(self, one: Observation, kind: Kind, end: float, budget: Budget) -> Raw:

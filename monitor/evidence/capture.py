@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -321,12 +322,15 @@ class _Lane:
 
     def __init__(self, name: str, work: Callable[[_Job], None]) -> None:
         self._work = work
+        self._stop = threading.Event()
         self._queue: queue.Queue[_Job | None] = queue.Queue(QUEUE)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, job: _Job) -> bool:
         """False when there is too much to do already."""
+        if self._stop.is_set():
+            return False
         try:
             self._queue.put_nowait(job)
         except queue.Full:
@@ -334,12 +338,12 @@ class _Lane:
         return True
 
     def close(self, timeout_s: float) -> None:
-        try:
-            self._queue.put_nowait(None)
-        except queue.Full:
-            return
+        """What waits in the queue is not begun any more."""
+        self._stop.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)  # full: it wakes up by itself
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
+        while (job := self._queue.get()) is not None and not self._stop.is_set():
             self._work(job)
