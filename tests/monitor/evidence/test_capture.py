@@ -161,7 +161,9 @@ def test_a_flight_record_that_is_too_large_is_asked_for_its_unfinished_part(
         body = {"identity": None, "pad": "" if "active=1" in rest else "x" * 4000}
         from worker_server.wire import to_json
 
-        return page({**to_json(rank.report()), **body, "identity": to_json(rank.report())["identity"]})
+        return page(
+            {**to_json(rank.report()), **body, "identity": to_json(rank.report())["identity"]}
+        )
 
     http.serve_record = serve
     bench: Bench = make()
@@ -342,9 +344,7 @@ def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(make, http: Fake
     bench.take(seen, incident())
     assert bench.evict(evict(), incident()).startswith("10 of 10 parts")
     wait_until(bench.evidence.troubles, 10, "the trouble")
-    assert bench.evidence.troubles() == (
-        "evidence of inc-1 is not kept: No space left on device",
-    )
+    assert bench.evidence.troubles() == ("evidence of inc-1 is not kept: No space left on device",)
     assert bench.counted(moment="firing", outcome="unwritten") == 1
     assert list(bench.shelf.folder.iterdir()) == []
     bench.shelf._opener = good
