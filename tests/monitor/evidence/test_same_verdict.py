@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from monitor.cli import main
+from monitor.dumps.load import load
 from tests.monitor.evidence.scene import mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
 
@@ -77,10 +78,8 @@ def test_the_page_and_the_text_give_the_monitors_verdict_first(
 
 
 def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
-    from monitor.dumps.load import load
-
     sim = SimFleet(groups=3, world_size=3, script=[at(20, hang("rg_1.0"))])
-    incident, bundle, _ = fired(sim, make, http)
+    _, bundle, _ = fired(sim, make, http)
     job = load([bundle.path])
     taken = {
         one["rank"]: int(one["taken_s"] * 1e9)

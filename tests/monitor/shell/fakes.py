@@ -254,7 +254,11 @@ class FakeFleet(_FakeServer):
             handler.reply(307, "text/plain", b"", Location=self.redirects[rank.identity.rank])
         elif rest == "v1/state":
             self._state(handler, rank)
-        elif rest.startswith("v1/flight_recorder") and self.serve_record is not None:
+        else:
+            self._page(handler, rank, rest)
+
+    def _page(self, handler: _Handler, rank: FakeRank, rest: str) -> None:
+        if rest.startswith("v1/flight_recorder") and self.serve_record is not None:
             handler.reply(*self.serve_record(rank, rest))
         elif rest == "v1/flight_recorder":
             record = rank.record or FlightRecord(rank.identity, rank.alive, {}, (), 0, None)
