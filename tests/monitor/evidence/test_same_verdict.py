@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +130,14 @@ def test_a_bundle_without_any_record_still_gives_the_monitors_verdict(make, http
     assert report["ranks_read"] == []
     assert main(["analyze", str(bundle.path)]) == 1
     assert "The monitor's verdict: rg_1.0" in capsys.readouterr().out
+
+
+def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None:
+    # saved by `lightkeeper demo --groups 2 --ranks-per-group 2 --fault gil`, 2026-11-21
+    status, report = offline(Path(__file__).parent / "cases" / "gil-held-real-fleet.zip", capsys)
+    (told,) = report["monitor"]
+    assert status == 1
+    assert (told["kind"], told["culprits"], told["records_say"]) == (
+        "not_entered", ["rg_1.1"], "same",
+    )  # fmt: skip
+    assert [one["culprits"] for one in report["verdicts"]] == [report["culprits"]]
