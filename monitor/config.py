@@ -156,6 +156,16 @@ class KeeperConfig:
     evidence_total_mib: int = 1024
     """Of all bundles on disk; the oldest go first, the newest stays."""
 
+    # -- notify: monitor.notify ------------------------------------------------------------
+    notify_hold_s: float = 10.0
+    """A guard that holds an eviction back for so long needs a person. Lower pages for what
+    passes by itself."""
+    notify_give_up_s: float = 3600.0
+    """A message that could not be delivered for so long is no news any more: it is dropped."""
+    notify_expire_s: float = 300.0
+    """Alertmanager ends an alert that was not sent again for so long; it is sent four times as
+    often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
+
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -234,4 +244,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "evidence_count": (0, 1e6),
     "evidence_days": (0.01, 36500),
     "evidence_total_mib": (1, 1e7),
+    "notify_hold_s": (0, _DAY),
+    "notify_give_up_s": (1, 30 * _DAY),
+    "notify_expire_s": (4, _DAY),
 }

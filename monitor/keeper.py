@@ -21,6 +21,7 @@ from monitor.evidence import Evidence
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
+from monitor.notify import Known, Office
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
@@ -71,6 +72,7 @@ class Parts:
     instruments: Instruments
     targets_file: TargetsFile | None = None
     evidence: Evidence | None = None
+    notify: Office | None = None
 
 
 class Keeper:
@@ -122,6 +124,8 @@ class Keeper:
                     evidence.take(snapshot, result.incidents, result.changed)
             with self._part("act"):
                 self._act(result, snapshot)
+            with self._part("notify"):
+                self._tell(snapshot)
             with self._part("view"):
                 self._show(snapshot, result)
         self._parts.instruments.lateness.set(lateness_s)
@@ -224,6 +228,14 @@ class Keeper:
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
 
+    def _tell(self, snapshot: Snapshot) -> None:
+        """What people should know now; the couriers see what is new."""
+        office, chronicle = self._parts.notify, self._chronicle
+        if office is not None:
+            evictions = chronicle.evictions().values()
+            known = (chronicle.incidents(), chronicle.decisions(), evictions)
+            office.push(Known(snapshot.now_s, *known))
+
     def _log(self, decision: Decision) -> None:
         match decision:
             case Evict():
@@ -311,6 +323,8 @@ class Keeper:
             yield f"the store does not take writes ({error}): {waiting} kept in memory"
         if self._parts.evidence is not None:
             yield from self._parts.evidence.troubles()
+        if self._parts.notify is not None:
+            yield from self._parts.notify.troubles()
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):

@@ -113,6 +113,19 @@ class Instruments:
             "lightkeeper_evidence_stored_bytes", "Bytes of bundles on disk.", registry=made
         )
 
+        self.notifications = Counter(
+            "lightkeeper_notifications_total",
+            "Messages to people, by sink and outcome: sent, failed (tried again), dropped.",
+            ("sink", "outcome"),
+            registry=made,
+        )
+        self.notify_pending = LiveGauge(
+            "lightkeeper_notifications_pending",
+            "Messages that wait for a sink.",
+            ("sink",),
+            registry=made,
+        )
+
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""
         known = {incident.id: incident for incident in before}

@@ -15,16 +15,17 @@ from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
 from monitor.evidence import Evidence, Shelf, keep_of
-from monitor.fetch import CaError, Fetcher, trust
+from monitor.fetch import CaError, Fetcher, trust, trust_also
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, ViewCollector
 from monitor.names import IncidentId
+from monitor.notify import Office, Sink, Terms
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.snapshot import LighthouseAway
-from monitor.store import Store, StoreError
+from monitor.store import Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,10 @@ class Options:
     patience: Patience = field(default_factory=Patience)
     evidence: Path | None = None
     """Folder of the evidence bundles; None: beside the store."""
+    sinks: tuple[Sink, ...] = ()
+    """Whom to notify."""
+    public_url: str | None = None
+    """Of this monitor, as people reach it; None: where it is bound."""
 
 
 class Service:
@@ -150,6 +155,7 @@ class Service:
             instruments=instruments,
             targets_file=targets_file,
             evidence=evidence,
+            notify=self._office(store, remembered, instruments, server.url),
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -163,6 +169,34 @@ class Service:
             )
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def _office(
+        self, store: Store, remembered: Remembered, instruments: Instruments, url: str
+    ) -> Office | None:
+        """Who tells people; None when nobody is to be told."""
+        options = self._options
+        if not options.sinks:
+            return None
+        # the proxy and the authorities of the internet, not only those of the WorkerServers
+        ca_file = options.ca_file
+        fetcher = Fetcher(None if ca_file is None else trust_also(ca_file), proxies=True)
+        self._stack.callback(fetcher.close)
+        config = options.config
+        terms = Terms(
+            url=options.public_url or url,
+            hold_s=config.notify_hold_s,
+            give_up_s=config.notify_give_up_s,
+        )
+        office = Office(
+            options.sinks,
+            fetcher=fetcher,
+            desk=store,
+            instruments=instruments,
+            terms=terms,
+            remembered=remembered.notices,
+        )
+        self._stack.callback(office.close)
+        return office
 
     def _desk(self, clock: Clock, parts: Parts, fetcher: Fetcher, store: Store) -> Desk:
         keeper = self.keeper

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.notify import add_notify_options, sinks_of
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
@@ -112,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other threshold of monitor/config.py, repeatable",
     )
+    add_notify_options(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is held and why")
 
 
@@ -158,8 +160,9 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
+    config = _config(args)
     return Options(
-        config=_config(args),
+        config=config,
         bind=args.bind,
         store=args.store,
         lighthouse=url,
@@ -169,6 +172,8 @@ def _options(args: argparse.Namespace) -> Options:
         open_reads=args.open_reads,
         patience=Patience(quarantine_s=last_s),
         evidence=args.evidence_dir,
+        sinks=sinks_of(args, config.notify_expire_s),
+        public_url=None if args.public_url is None else args.public_url.rstrip("/"),
     )
 
 

@@ -11,6 +11,7 @@ const TONES = {
 const opened = new Map(); // incident id -> whether a person opened or closed it
 let last = null; // {snapshot, incidents}: what is shown while the monitor is away
 let lastAt = 0;
+let scrolled = false; // to the incident that the address names
 
 function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
@@ -165,7 +166,9 @@ function incidentBox(incident, now) {
           el("span", { class: "why", text: line.why })))),
       bundleLine(incident),
       incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
-  const open = opened.has(incident.id) ? opened.get(incident.id) : incident.state !== "resolved";
+  const linked = location.hash === `#${encodeURIComponent(incident.id)}`; // from a message
+  if (linked) box.classList.add("linked");
+  const open = opened.has(incident.id) ? opened.get(incident.id) : linked || incident.state !== "resolved";
   box.open = open;
   const summary = box.querySelector("summary");
   summary.dataset.key = incident.id;
@@ -176,6 +179,8 @@ function incidentBox(incident, now) {
 function showIncidents(incidents, now) {
   const boxes = incidents.map((incident) => incidentBox(incident, now));
   show("incidents", ...(boxes.length ? boxes : [el("div", { class: "none", text: "None so far." })]));
+  if (!scrolled) document.querySelector(".incident.linked")?.scrollIntoView();
+  scrolled = true;
 }
 
 // -- quarantine, head, banners ----------------------------------------------------------------
