@@ -7,12 +7,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from monitor.fetch import Answer, Fetcher, FetchError, Question
 from monitor.metrics import Instruments
 from monitor.notify.ledger import Ledger, Wanted
-from monitor.notify.sinks import Message, Sink
+from monitor.notify.sinks import Message, Sink, without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -27,26 +28,30 @@ was revoked, a channel that was archived."""
 _TROUBLE_AFTER: Final = 2
 """Failures in a row; one is the network's ordinary life."""
 _BREATH_S: Final = 5.0
-"""How often it looks whether something has to be sent again."""
+"""How often it looks whether something has to be sent again, or more often where that is soon."""
 
 
 def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
     """One request.
 
     Raises:
-        FetchError: no answer.
+        FetchError: no answer; like the answer it never shows the URL, which may be the secret.
     """
     post = sink.post(messages)
-    return fetcher.ask(
-        Question(
-            post.url,
-            TIMEOUT_S,
-            ANSWER_MAX_BYTES,
-            method="POST",
-            body=post.body,
-            headers=post.headers,
-        )
+    question = Question(
+        post.url,
+        TIMEOUT_S,
+        ANSWER_MAX_BYTES,
+        method="POST",
+        body=post.body,
+        headers=post.headers,
     )
+    try:
+        answer = fetcher.ask(question)
+    except FetchError as exc:
+        raise FetchError(exc.failure, without_secrets(post.url, exc.detail)) from None
+    said = without_secrets(post.url, answer.body.decode(errors="replace"))
+    return replace(answer, body=said.encode())
 
 
 def told(answer: Answer) -> str:
@@ -77,6 +82,8 @@ class Courier:
         self._stored = stored
         self._first_s = first_s
         self._failures = 0
+        self._breath_s = min(_BREATH_S, (sink.resend_s or _BREATH_S) / 2)
+        self._backing_off = False
         self._wanted: Wanted | None = None
         self._wanted_at = 0.0
         self._changed = threading.Condition()
@@ -120,12 +127,12 @@ class Courier:
         with self._changed:
             while not self._closing:
                 left_s = self._next - time.monotonic()
-                news = self._hurry and not self._failures
+                news = self._hurry and not self._backing_off
                 latest = self._now()
                 if latest is not None and (left_s <= 0 or news):
                     self._hurry = False
                     return latest
-                self._changed.wait(left_s if left_s > 0 else _BREATH_S)
+                self._changed.wait(left_s if left_s > 0 else self._breath_s)
             return None
 
     def _now(self) -> Wanted | None:
@@ -144,11 +151,13 @@ class Courier:
         while messages and not self._closing:
             batch, messages = messages[: self.sink.at_once], messages[self.sink.at_once :]
             failed = self._send(batch)
+            self._backing_off = failed is not None
             if failed is not None:
                 return failed
             self._instruments.notify_pending.labels(self.sink.name).set(len(messages))
+        self._backing_off = False
         self._stored()
-        return _BREATH_S
+        return self._breath_s
 
     def _send(self, batch: Sequence[Message]) -> float | None:
         """None when these are off the list; else how long to wait before the next try."""

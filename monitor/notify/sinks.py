@@ -251,3 +251,12 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
+
+
+def without_secrets(url: str, text: str) -> str:
+    """A text in which nothing of a URL stands but its host."""
+    parts = urlsplit(url)
+    clean = text.replace(url, shown_url(url))
+    for secret in (parts.path, parts.query, parts.password or ""):
+        clean = clean.replace(secret, "...") if len(secret) > 1 else clean
+    return clean

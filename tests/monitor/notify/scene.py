@@ -73,7 +73,9 @@ class Bench:
             first_s=0.02,
         )
 
-    def tell(self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()) -> None:
+    def tell(
+        self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()
+    ) -> None:
         self.office.push(Known(now_s, incidents, decisions or {}, evictions))
 
     def counted(self, sink: str, outcome: str) -> float:

@@ -107,7 +107,9 @@ def test_an_eviction_that_failed_is_told_once_each_time(make, receiver: Receiver
     bench.sent("webhook", 3)
 
 
-def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(make, receiver) -> None:
+def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
+    make, receiver
+) -> None:
     bench: Bench = make(webhook(receiver))
     bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))])
     bench.sent("webhook", 1)
@@ -268,6 +270,7 @@ def test_what_began_and_ended_before_it_could_be_told_is_not_told(make, receiver
     bench.tell(incident())
     wait_until(lambda: bench.counted("webhook", "failed") >= 1, 10, "a try")
     bench.tell(over(incident()), another("b"))
+    wait_until(lambda: receiver.bodies[-1]["incident"]["id"] == "b", 10, "a try of the other")
     receiver.answer = lambda _: page({})
     bench.sent("webhook", 1)
     assert receiver.bodies[-1]["incident"]["id"] == "b"
