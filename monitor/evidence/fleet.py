@@ -26,8 +26,8 @@ class Seen:
     """What was known when a moment began; immutable, so that a thread may read it."""
 
     snapshot: Snapshot
-    reports: Mapping[RankName, tuple[float, StateReport]] = field(default_factory=dict)
-    """The last report of each rank, and when it came."""
+    lost: Mapping[RankName, tuple[float, StateReport]] = field(default_factory=dict)
+    """Of each rank that is silent now: its last report, and when it came."""
     records: Mapping[RankName, tuple[float, FlightRecord]] = field(default_factory=dict)
 
 
@@ -35,27 +35,28 @@ class Memory:
     """The last that was seen of everybody. Used by the tick's thread only."""
 
     def __init__(self) -> None:
-        self._reports: dict[RankName, tuple[float, StateReport]] = {}
+        self._before: Snapshot | None = None
+        self._lost: dict[RankName, tuple[float, StateReport]] = {}
         self._records: dict[RankName, tuple[float, FlightRecord]] = {}
 
     def push(self, snapshot: Snapshot) -> Seen:
-        """Take in one tick."""
-        now_s, before = snapshot.now_s, self._reports
-        present = [(one.rank, one.report) for one in snapshot.observations]
-        self._reports = {
-            rank: (now_s, report) if report is not None else before[rank]
-            for rank, report in present
-            if report is not None or rank in before
-        }
+        """Take in one tick; costs little while nobody falls silent."""
+        silent = {one.rank for one in snapshot.observations if one.report is None}
+        lost = {rank: self._lost[rank] for rank in silent & self._lost.keys()}
+        if self._before is not None and len(lost) < len(silent):
+            for one in self._before.observations:
+                if one.report is not None and one.rank in silent:
+                    lost[one.rank] = (self._before.now_s, one.report)
+        self._before, self._lost = snapshot, lost
         fresh = {
-            rank: (now_s, record)
+            rank: (snapshot.now_s, record)
             for rank, record in snapshot.records.items()
             if isinstance(record, FlightRecord)
         }
         if fresh:
             kept = {rank: held for rank, held in self._records.items() if rank not in fresh}
             self._records = dict([*kept.items(), *fresh.items()][-_RECORDS_KEPT:])
-        return Seen(snapshot, self._reports, self._records)
+        return Seen(snapshot, lost, self._records)
 
 
 def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
@@ -81,14 +82,14 @@ def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
     first = {one.rank for one in whom.asked}
     order = [*whom.asked, *(one for one in snapshot.observations if one.rank not in first)]
     rows: list[bytes] = []
-    left, out = FLEET_MAX_BYTES, []
+    left = FLEET_MAX_BYTES
     for one in order:
-        row = _dump(_rank(seen, one)) if left > 0 else b""
-        if row and len(row) <= left:
-            rows.append(row)
-            left -= len(row)
-        else:
-            out.append(one.rank)
+        row = _dump(_rank(seen, one))
+        if len(row) > left:
+            break
+        rows.append(row)
+        left -= len(row)
+    out = order[len(rows) :]
     head = {
         "schema": 1,
         "now_s": snapshot.now_s,
@@ -97,12 +98,18 @@ def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
         "lighthouse": lighthouse_to_json(snapshot.lighthouse),
     }
     body = _dump(head)[:-1] + b',"ranks":[\n' + b",\n".join(rows) + b"\n]}\n"
-    told = {"ranks": len(rows), "left_out": len(out), "left_out_ranks": out[:NAMED]}
+    told = {
+        "ranks": len(rows),
+        "left_out": len(out),
+        "left_out_ranks": [one.rank for one in out[:NAMED]],
+    }
     return body, {"seen_s": snapshot.now_s, "tick": snapshot.tick, **told}
 
 
 def _rank(seen: Seen, one: Observation) -> dict[str, Any]:
-    at_s, report = seen.reports.get(one.rank, (None, None))
+    at_s, report = seen.lost.get(one.rank, (None, None))
+    if one.report is not None:
+        at_s, report = seen.snapshot.now_s, one.report
     away = one.outcome if isinstance(one.outcome, Unreachable) else None
     return {
         "rank": one.rank,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.dumps.manifest import parse, read_manifest
@@ -115,6 +115,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(JSON)
 def test_any_manifest_is_read_or_is_none(data: object) -> None:
     made = parse(data)
@@ -125,6 +126,7 @@ def test_any_manifest_is_read_or_is_none(data: object) -> None:
         made.chosen()
 
 
+@settings(max_examples=30)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_no_bundle(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("x") / "a.zip"
