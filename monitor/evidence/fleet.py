@@ -37,17 +37,19 @@ class Memory:
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._lost: dict[RankName, tuple[float, StateReport]] = {}
+        self._unknown: set[RankName] = set()
+        """Silent since we know them."""
         self._records: dict[RankName, tuple[float, FlightRecord]] = {}
 
     def push(self, snapshot: Snapshot) -> Seen:
         """Take in one tick; costs little while nobody falls silent."""
         silent = {one.rank for one in snapshot.observations if one.report is None}
         lost = {rank: self._lost[rank] for rank in silent & self._lost.keys()}
-        if self._before is not None and len(lost) < len(silent):
+        if self._before is not None and silent - lost.keys() - self._unknown:
             for one in self._before.observations:
                 if one.report is not None and one.rank in silent:
                     lost[one.rank] = (self._before.now_s, one.report)
-        self._before, self._lost = snapshot, lost
+        self._before, self._lost, self._unknown = snapshot, lost, silent - lost.keys()
         fresh = {
             rank: (snapshot.now_s, record)
             for rank, record in snapshot.records.items()
