@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +149,8 @@ class Fetcher:
         except FutureTimeoutError as exc:
             asked.cancel()
             raise FetchError(Failure.TIMEOUT, "the monitor's own loop is late") from exc
+        except CancelledError as exc:
+            raise FetchError(Failure.TIMEOUT, "the monitor is being stopped") from exc
 
     async def fetch(self, question: Question) -> Answer:
         """Ask, on the loop.

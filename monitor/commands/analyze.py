@@ -22,7 +22,7 @@ from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Analysis
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.tables import print_json
-from monitor.dumps.bundle import bundles_in
+from monitor.dumps.bundle import bundle_in
 from monitor.dumps.load import load
 from monitor.flight_recorder import FlightRecordError
 from monitor.flight_recorder.job import Job
@@ -118,11 +118,11 @@ def _run(args: argparse.Namespace) -> int:
     members = None if args.members is None else read_members(args.members)
     if args.html is not None:
         _check_writable(args.html)  # not only after a long load
-    bundles = bundles_in(args.paths)
-    job = _load(args.paths, args.world_size, members, evidence=bool(bundles))
+    bundle = bundle_in(args.paths)
+    job = _load(args.paths, args.world_size, members, evidence=bundle is not None)
     groups = _groups(job, args.group)
     analysis = analyse(job)
-    told = online(job, analysis, bundles)
+    told = online(job, analysis, bundle)
     if args.details:
         groups = tuple(dict.fromkeys((*groups, *concerned(analysis)[:_DETAILED])))
     _show(job, analysis, groups, told, as_json=args.format == "json")
@@ -199,7 +199,7 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _show(
-    job: Job, analysis: Analysis, groups: Sequence[int], told: Sequence[Online], *, as_json: bool
+    job: Job, analysis: Analysis, groups: Sequence[int], told: Online | None, *, as_json: bool
 ) -> None:
     """Print it. A closed pipe (`| head`) is no failure and does not change the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -209,8 +209,8 @@ def _show(
             print_json(report(job, analysis, told))
         else:
             out = Console(width=None if sys.stdout.isatty() else 160)
-            for one in told:
-                _print_told(out, job, one)
+            if told is not None:
+                _print_told(out, job, told)
             print_report(out, job, analysis, groups)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -43,6 +43,7 @@ def load(
     found, problems = find(paths)
     opened = open_bundles(found)
     sources, reads = opened.sources, list(opened.lost)
+    problems += opened.problems
     for done, read in enumerate(_read_all(sources, workers), 1):
         reads.append(read)
         if progress is not None:

@@ -66,6 +66,11 @@ class Manifest:
     incident: Mapping[str, Any] = field(default_factory=dict)
     """As `monitor.incident.incident_to_json` wrote it; empty for an eviction by hand."""
 
+    @property
+    def latest_s(self) -> float:
+        """When somebody was last asked."""
+        return max((one.began_s for one in self.moments), default=0.0)
+
     def chosen(self) -> Moment | None:
         """The moment whose flight records speak: with the most of them, of equals the latest.
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from monitor.incident import Incident
 from monitor.notify.notices import (
+    BY_HAND_S,
     Ending,
     Event,
     Notice,
@@ -102,7 +103,9 @@ class Ledger:
         """
         if row.notice.event is Event.INCIDENT:
             return False
-        return any(one.id == row.notice.incident_id and one.open for one in wanted.incidents)
+        mine = [one for one in wanted.incidents if one.id == row.notice.incident_id]
+        young = wanted.now_s - row.notice.since_s <= BY_HAND_S
+        return any(one.open for one in mine) or (not mine and young)
 
     def _end(self, row: Row, wanted: Wanted) -> Ending:
         return ending(row.notice, wanted.incidents, wanted.now_s)

@@ -10,7 +10,7 @@ from monitor.fetch import Fetcher
 from monitor.metrics import Instruments
 from monitor.notify.courier import Courier
 from monitor.notify.ledger import Ledger, Wanted
-from monitor.notify.notices import Known, notices
+from monitor.notify.notices import Event, Known, Notice, notices
 from monitor.notify.sinks import Sink
 
 
@@ -51,6 +51,8 @@ class Office:
         first_s: float = 1.0,
     ) -> None:
         self._terms = terms
+        self._failed: dict[str, float] = {}
+        """Since when each eviction is known to have failed."""
         ledgers = {
             sink.name: Ledger(sink, _keeper(desk, sink.name), terms.give_up_s) for sink in sinks
         }
@@ -71,10 +73,21 @@ class Office:
         """One tick; never waits for a sink."""
         if not self._couriers:
             return
-        found = notices(known, url=self._terms.url, hold_s=self._terms.hold_s)
+        found = self._lasting(
+            notices(known, url=self._terms.url, hold_s=self._terms.hold_s), known.now_s
+        )
         wanted = Wanted(known.now_s, found, tuple(known.incidents))
         for courier in self._couriers:
             courier.push(wanted)
+
+    def _lasting(self, found: dict[str, Notice], now_s: float) -> dict[str, Notice]:
+        """Without evictions that failed just now: one that a restart of the monitor cut short is
+        asked again, and one of a group that had restarted is resolved.
+        """
+        failed = [key for key, one in found.items() if one.event is Event.EVICTION_FAILED]
+        self._failed = {key: self._failed.get(key, now_s) for key in failed}
+        young = {key for key in failed if now_s - self._failed[key] < self._terms.hold_s}
+        return {key: one for key, one in found.items() if key not in young}
 
     def troubles(self) -> tuple[str, ...]:
         """Sinks that do not take messages, one sentence each."""

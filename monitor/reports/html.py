@@ -43,7 +43,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Should an escape ever be forgotten, the browser still runs and fetches nothing."""
 
 
-def page(job: Job, analysis: Analysis, told: Sequence[Online] = ()) -> str:
+def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
     """The whole document; `told` is what the monitor had said, of evidence bundles."""
     answer = headline(job, analysis.findings, analysis.culprits)
     tone = "bad" if analysis.culprits else "doubt" if analysis.findings or told else "good"
@@ -53,7 +53,7 @@ def page(job: Job, analysis: Analysis, told: Sequence[Online] = ()) -> str:
             words("h1", answer, class_=tone),
             words("p", read_line(job), class_="meta"),
         ),
-        element("main", *(_told(job, one) for one in told), *_sections(job, analysis)),
+        element("main", "" if told is None else _told(job, told), *_sections(job, analysis)),
         words("footer", "Written by lightkeeper analyze. Times are UTC, of each rank's own clock."),
     )
     head = element(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from monitor.analysis.finding import Analysis, Finding
@@ -12,7 +11,7 @@ from monitor.reports.online import Online, culprits, to_json
 SCHEMA: Final = 1
 
 
-def report(job: Job, analysis: Analysis, told: Sequence[Online] = ()) -> dict[str, Any]:
+def report(job: Job, analysis: Analysis, told: Online | None = None) -> dict[str, Any]:
     """What `--format json` prints. Text from records stands as it was; JSON's escapes guard it."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
@@ -28,8 +27,8 @@ def report(job: Job, analysis: Analysis, told: Sequence[Online] = ()) -> dict[st
     }
     if job.names:
         body["names"] = {str(rank): job.names[rank] for rank in sorted(job.names)}
-    if told:
-        body["monitor"] = [to_json(one) for one in told]
+    if told is not None:
+        body["monitor"] = to_json(told)
     if job.hosts:
         body["hosts"] = {str(rank): job.hosts[rank] for rank in sorted(job.hosts)}
     return body

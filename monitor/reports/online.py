@@ -6,7 +6,6 @@ stands first; the analysis of the records is a second look, and the report says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,29 +36,26 @@ class Online:
         return self.incident.verdict.confidence is not Confidence.UNSURE
 
 
-def online(job: Job, analysis: Analysis, bundles: Iterable[Bundle]) -> tuple[Online, ...]:
-    """The verdicts of these bundles; those without an incident (evictions by hand) have none."""
-    found = []
-    for bundle in bundles:
-        try:
-            incident = incident_from_json(bundle.manifest.incident)
-        except IncidentError:
-            continue
-        number = {name: rank for rank, name in job.names.items()}
-        asked = "no flight record was to be had"
-        if bundle.moment is not None:
-            asked = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
-        known = tuple(sorted(number[name] for name in incident.culprits if name in number))
-        found.append(
-            Online(bundle.path, incident, asked, _agreement(job, analysis, incident), known)
-        )
-    return tuple(found)
+def online(job: Job, analysis: Analysis, bundle: Bundle | None) -> Online | None:
+    """The verdict of this bundle; None where there is no incident, as of an eviction by hand."""
+    try:
+        incident = None if bundle is None else incident_from_json(bundle.manifest.incident)
+    except IncidentError:
+        incident = None
+    if bundle is None or incident is None:
+        return None
+    number = {name: rank for rank, name in job.names.items()}
+    asked = "no flight record was to be had"
+    if bundle.moment is not None:
+        asked = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
+    known = sorted(number[name] for name in incident.culprits if name in number)
+    agreement = _agreement(job, analysis, incident)
+    return Online(bundle.path, incident, asked, agreement, tuple(known))
 
 
-def culprits(analysis: Analysis, told: Sequence[Online]) -> tuple[int, ...]:
+def culprits(analysis: Analysis, told: Online | None) -> tuple[int, ...]:
     """Whom the report accuses: the monitor's culprits where it was sure, else the records'."""
-    sure = {rank for one in told if one.sure for rank in one.culprits}
-    return tuple(sorted(sure)) if any(one.sure for one in told) else analysis.culprits
+    return told.culprits if told is not None and told.sure else analysis.culprits
 
 
 def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:

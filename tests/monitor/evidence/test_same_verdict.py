@@ -10,6 +10,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.dumps.load import load
+from monitor.dumps.manifest import read_manifest
 from tests.monitor.evidence.scene import mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
 
@@ -55,7 +56,7 @@ def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None
     incident, bundle, _ = fired(sim, make, http)
     assert (incident.kind, list(incident.culprits)) == (kind, culprits)
     status, report = offline(bundle.path, capsys)
-    (told,) = report["monitor"]
+    told = report["monitor"]
     assert status == 1
     assert (told["kind"], told["culprits"]) == (kind, culprits)
     assert (told["confidence"], told["reason"]) == (
@@ -111,7 +112,7 @@ def test_the_records_that_the_detectors_had_speak_where_nobody_answers_any_more(
     assert bundle.part("rg_1.1", "flight_recorder")["status"] == "unreachable"
     status, report = offline(bundle.path, capsys)
     assert status == 1
-    assert report["monitor"][0]["records_say"] == "same"
+    assert report["monitor"]["records_say"] == "same"
     assert [report["names"][str(rank)] for rank in report["culprits"]] == ["rg_1.1"]
 
 
@@ -125,7 +126,7 @@ def test_a_bundle_without_any_record_still_gives_the_monitors_verdict(make, http
     bundle = bench.bundle(incident.id, "firing")
     status, report = offline(bundle.path, capsys)
     assert status == 1
-    assert report["monitor"][0]["culprits"] == ["rg_1.0"]
+    assert report["monitor"]["culprits"] == ["rg_1.0"]
     assert report["ranks_read"] == []
     assert main(["analyze", str(bundle.path)]) == 1
     assert "The monitor's verdict: rg_1.0" in capsys.readouterr().out
@@ -134,9 +135,27 @@ def test_a_bundle_without_any_record_still_gives_the_monitors_verdict(make, http
 def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None:
     # saved by `lightkeeper demo --groups 2 --ranks-per-group 2 --fault gil`, 2026-11-21
     status, report = offline(Path(__file__).parent / "cases" / "gil-held-real-fleet.zip", capsys)
-    (told,) = report["monitor"]
+    told = report["monitor"]
     assert status == 1
     assert (told["kind"], told["culprits"], told["records_say"]) == (
         "not_entered", ["rg_1.1"], "same",
     )  # fmt: skip
     assert [one["culprits"] for one in report["verdicts"]] == [report["culprits"]]
+
+
+def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(
+    make, http, capsys, tmp_path
+) -> None:
+    sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
+    _, bundle, _ = fired(sim, make, http)
+    real = Path(__file__).parent / "cases" / "gil-held-real-fleet.zip"
+    both = [tmp_path / "both" / name for name in ("a.zip", "b.zip")]
+    both[0].parent.mkdir()
+    for path, source in zip(both, (real, bundle.path), strict=True):
+        path.write_bytes(source.read_bytes())
+    earlier, later = sorted(both, key=lambda path: read_manifest(str(path)).latest_s)
+    status, report = offline(tmp_path / "both", capsys)
+    assert (status, report["monitor"]["bundle"]) == (1, str(later))
+    assert report["problems"] == [
+        {"path": str(earlier), "rank": None, "reason": f"left out: {later} is of a later incident"}
+    ]

@@ -95,7 +95,7 @@ def test_a_guard_that_passes_by_itself_pages_nobody(guard: Guard, make, receiver
 
 
 def test_an_eviction_that_failed_is_told_once_each_time(make, receiver: Receiver) -> None:
-    bench: Bench = make(webhook(receiver))
+    bench: Bench = make(webhook(receiver), hold_s=0.0)
     for _ in range(3):
         bench.tell(incident(), evictions=[FAILED])
     bench.sent("webhook", 2)
@@ -107,10 +107,24 @@ def test_an_eviction_that_failed_is_told_once_each_time(make, receiver: Receiver
     bench.sent("webhook", 3)
 
 
+def test_an_eviction_that_a_restart_cut_short_is_asked_again_and_pages_nobody(
+    make, receiver
+) -> None:
+    bench: Bench = make(webhook(receiver), hold_s=10.0)
+    cut = replace(FAILED, asked_s=NOW_S - 60, failed="the monitor restarted during the eviction")
+    bench.tell(incident(), evictions=[cut])
+    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 9)
+    bench.tell(incident(), evictions=[replace(cut, failed=None)], now_s=NOW_S + 11)
+    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 12)
+    bench.sent("webhook", 1)
+    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 23)
+    bench.sent("webhook", 2)
+
+
 def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
     make, receiver
 ) -> None:
-    bench: Bench = make(webhook(receiver))
+    bench: Bench = make(webhook(receiver), hold_s=0.0)
     bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))])
     bench.sent("webhook", 1)
     bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))], now_s=NOW_S + 7200)
@@ -123,13 +137,15 @@ def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
 
 def test_a_restart_sends_nothing_twice(make, receiver: Receiver) -> None:
     one = incident()
-    first: Bench = make(webhook(receiver))
-    first.tell(one, decisions=held(one), evictions=[FAILED])
-    first.sent("webhook", 3)
+    by_hand = replace(FAILED, incident_id=IncidentId("manual-1"))
+    first: Bench = make(webhook(receiver), hold_s=0.0)
+    first.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
+    first.sent("webhook", 4)
     first.office.close()
     again: Bench = make(webhook(receiver))
-    again.tell(one, decisions=held(one), evictions=[FAILED])
-    again.tell(one, another("new"), decisions=held(one), evictions=[FAILED])
+    again.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
+    again.tell(one, another("new"), decisions=held(one), evictions=[FAILED, by_hand])
+    again.tell(one, another("new"), evictions=[FAILED, by_hand], now_s=NOW_S + 20)
     again.sent("webhook", 1)
     assert receiver.bodies[-1]["incident"]["id"] == "new"
 
