@@ -72,9 +72,11 @@ def bundle(incident_id: str) -> Response:
     if path is None:
         raise Refusal(404, f"no evidence of {incident_id}: too old, or none was taken")
     try:
-        return send_file(path, "application/zip", as_attachment=True, max_age=0)
+        response = send_file(path, "application/zip", as_attachment=True)
     except OSError as exc:
         raise Refusal(404, f"the evidence of {incident_id} is gone: {exc.strerror}") from exc
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
 @passing.get("/v1/ranks/<rank>/profile")

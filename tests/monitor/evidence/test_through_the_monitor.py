@@ -14,7 +14,8 @@ import requests
 
 from monitor.cli import main
 from monitor.config import KeeperConfig
-from monitor.names import GroupName, IncidentId, ReplicaId
+from monitor.evictors import Accused, Order
+from monitor.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.pipeline import TickResult
 from monitor.policy import Evict
 from monitor.service import Options, Service
@@ -126,6 +127,26 @@ def test_an_eviction_goes_on_when_evidence_crashes(service: Service, http: FakeF
         assert failures.get_sample_value("lightkeeper_part_failures_total", {"part": part}) == 1
 
 
+def test_an_eviction_goes_on_when_waiting_for_evidence_crashes(
+    service: Service, http: FakeFleet
+) -> None:
+    rank = http.add("rg_1", host="node1")
+    register(service, rank)
+    admitted = []
+
+    def crash() -> str:
+        admitted.append(service.keeper._parts.quarantine.admission(Host("node1")).admit)
+        raise RuntimeError("a bug")
+
+    evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
+    accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
+    evictors = service.keeper._parts.evictors
+    evictors.submit(Order(evict, accused, 1e6, evidence=crash))
+    wait_until(lambda: not evictors.active(), 10, "the eviction ends")
+    assert not rank.alive
+    assert admitted == [False]  # the host is refused before anybody waits
+
+
 def test_the_bundle_is_linked_where_the_incident_is_shown(
     service: Service, http: FakeFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +155,7 @@ def test_the_bundle_is_linked_where_the_incident_is_shown(
     service.keeper.tick()
     answer = bundle_of(service)
     assert answer.headers["Content-Type"] == "application/zip"
+    assert answer.headers["Cache-Control"] == "no-store"
     assert "filename=inc-1.zip" in answer.headers["Content-Disposition"]
     service.keeper.tick()
     told = requests.get(f"{service.url}/v1/incidents/inc-1", timeout=10).json()["bundle"]
