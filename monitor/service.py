@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import resource
+import socket
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
 from monitor.clock import Clock, SteadyClock
@@ -183,7 +185,7 @@ class Service:
         self._stack.callback(fetcher.close)
         config = options.config
         terms = Terms(
-            url=options.public_url or url,
+            url=options.public_url or _for_people(url),
             hold_s=config.notify_hold_s,
             give_up_s=config.notify_give_up_s,
         )
@@ -224,6 +226,13 @@ class Service:
 def evidence_beside(store: Path) -> Path:
     """Where bundles lie when nobody says: two monitors never share a store, nor then a folder."""
     return store.with_name(f"{store.stem}-evidence")
+
+
+def _for_people(url: str) -> str:
+    """Where the monitor is bound, but for an address that means every one of this host's."""
+    host = urlsplit(url).hostname or ""
+    every = host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    return url.replace(f"[{host}]", host).replace(host, socket.gethostname()) if every else url
 
 
 def _no_bundle(_: IncidentId) -> Path | None:

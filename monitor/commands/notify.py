@@ -160,6 +160,17 @@ def _labels(texts: list[str]) -> Mapping[str, str]:
     return found
 
 
+def public_url_of(args: argparse.Namespace) -> str | None:
+    """The monitor's address for people, if one was given.
+
+    Raises:
+        CommandError: it is none.
+    """
+    if not args.public_url:
+        return None
+    return _url("--public-url", args.public_url).rstrip("/")
+
+
 # -- the command ---------------------------------------------------------------------------------
 
 
@@ -188,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(exc), USAGE) from exc
     fetcher = Fetcher(tls, proxies=True)
     try:
-        message = Message(_test(args.public_url or ""), time.time())
+        message = Message(_test(public_url_of(args) or ""), time.time())
         answers = [_try(fetcher, sink, message) for sink in sinks]
     finally:
         fetcher.close()

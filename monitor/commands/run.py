@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.notify import add_notify_options, sinks_of
+from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
@@ -173,7 +173,7 @@ def _options(args: argparse.Namespace) -> Options:
         patience=Patience(quarantine_s=last_s),
         evidence=args.evidence_dir,
         sinks=sinks_of(args, config.notify_expire_s),
-        public_url=None if args.public_url is None else args.public_url.rstrip("/"),
+        public_url=public_url_of(args),
     )
 
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
+from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 from monitor.names import GroupName, RankName
 from monitor.snapshot import Observation
 
 NAMED: Final = 100
 """Ranks left out that are named; of more only the number is told."""
+
+PEERS: Final = 4
+"""Of a straggler's victims: enough for a median beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,9 @@ def concerned(
 ) -> Whom:
     """At most `limit` ranks: culprits, their groups, whom the verdict rests on, victims.
 
-    Of the victims each group gives one before any gives a second: what waits in one group looks
-    alike, what waits across groups does not.
+    A straggler's victims work: a few show the pace, and py-spy need not stop the others. Of the
+    victims each group gives one before any gives a second: what waits in one group looks alike,
+    what waits across groups does not.
     """
     present = {one.rank: one for one in seen}
     accused: tuple[RankName, ...] = () if incident is None else incident.culprits
@@ -42,7 +47,8 @@ def concerned(
     if incident is not None:
         verdict = incident.verdict
         wanted += [RankName(name) for name in sorted(verdict.evidence) if name in present]
-        wanted += _in_turn(present[name] for name in verdict.victims if name in present)
+        victims = _in_turn(present[name] for name in verdict.victims if name in present)
+        wanted += victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
     order = list(dict.fromkeys(wanted))
     there = [present[name] for name in order if name in present]
     gone = [name for name in order if name not in present]

@@ -171,12 +171,22 @@ class Courier:
             self._count("sent", len(batch))
             self._failures, self.trouble = 0, None
             return None
+        if answer.status in _BAD_MESSAGE and len(batch) > 1:
+            return self._one_by_one(batch)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, told(answer))
             self._ledger.refused(batch)
             self._count("dropped", len(batch))
             return None
         return self._failed(told(answer), answer.retry_after_s)
+
+    def _one_by_one(self, batch: Sequence[Message]) -> float | None:
+        """One bad message among many must not take the others along."""
+        for message in batch:
+            failed = self._send([message])
+            if failed is not None:
+                return failed
+        return None
 
     def _failed(self, why: str, retry_after_s: float | None) -> float:
         self._count("failed", 1)

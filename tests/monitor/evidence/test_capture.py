@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from monitor.detectors.verdict import Kind
 from monitor.evidence import parts
 from monitor.incident import Incident, State
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
@@ -189,6 +190,17 @@ def test_ranks_beyond_the_limit_are_named_and_the_culprits_group_comes_first(mak
     assert moment["ranks"] == ["rg_1.0", "rg_1.1", "rg_0.0"]
     assert moment["left_out_ranks"] == ["rg_2.0", "rg_3.0", "rg_0.1", "rg_2.1", "rg_3.1"]
     assert bench.counted(moment="firing", outcome="partial") == 1
+
+
+def test_of_a_stragglers_victims_a_few_are_asked(make, http: FakeFleet) -> None:
+    bench: Bench = make()
+    seen = fleet_of(http, groups=9)
+    known = replace(incident(), kind=Kind.STRAGGLER)
+    victims = tuple(RankName(f"rg_{g}.0") for g in (0, 2, 3, 4, 5, 6, 7, 8))
+    bench.take(seen, replace(known, verdict=replace(known.verdict, victims=victims)))
+    moment = bench.bundle("inc-1", "firing").moments["firing"]
+    assert moment["ranks"] == ["rg_1.0", "rg_0.0", "rg_2.0", "rg_3.0", "rg_4.0"]
+    assert moment["left_out"] == 0
 
 
 # -- once for each incident, and again before the eviction ----------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,11 @@ import pytest
 
 from monitor.cli import build_parser, main
 from monitor.commands.errors import CommandError
-from monitor.commands.notify import sinks_of
+from monitor.commands.notify import public_url_of, sinks_of
 from monitor.config import KeeperConfig
 from monitor.notify.sinks import Alertmanager, Slack, Webhook
 from monitor.pipeline import TickResult
-from monitor.service import Options, Service
+from monitor.service import Options, Service, _for_people
 from tests.monitor.notify.scene import Receiver
 from tests.monitor.shell.fakes import page, wait_until
 from tests.monitor.shell.test_store import incident
@@ -118,6 +119,21 @@ def test_a_bad_secret_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(CommandError) as caught:
         sinks_of(parsed("--notify-slack-file", str(path)))
     assert str(caught.value) == "the Slack URL is no http:// or https:// URL"
+
+
+@pytest.mark.parametrize(
+    ("bound", "shown"),
+    [("http://127.0.0.1:1", "http://127.0.0.1:1"), ("http://0.0.0.0:1", "http://HERE:1"),
+     ("http://[::]:1", "http://HERE:1"), ("http://10.0.0.1:1", "http://10.0.0.1:1")],
+)  # fmt: skip
+def test_links_name_a_host_that_people_can_reach(bound: str, shown: str) -> None:
+    assert _for_people(bound) == shown.replace("HERE", socket.gethostname())
+
+
+def test_a_public_address_is_checked() -> None:
+    assert public_url_of(parsed("--public-url", "https://k.example/")) == "https://k.example"
+    with pytest.raises(CommandError, match="--public-url is 'k.example', expected"):
+        public_url_of(parsed("--public-url", "k.example"))
 
 
 def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path: Path) -> None:

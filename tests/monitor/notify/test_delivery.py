@@ -302,3 +302,15 @@ def test_an_alert_is_sent_again_before_it_would_expire(make, receiver: Receiver)
     assert len({tuple(sorted(one[0]["labels"].items())) for one in bodies}) == 1
     assert len({one[0]["endsAt"] for one in bodies}) == len(bodies)
     assert len({one[0]["startsAt"] for one in bodies}) == 1
+
+
+def test_one_bad_alert_takes_no_other_along(make, receiver: Receiver) -> None:
+    def answer(_: int):
+        return page({}, 400) if b"inc-bad" in receiver.posts[-1][2] else page({})
+
+    receiver.answer = answer
+    bench: Bench = make(Alertmanager("alertmanager", receiver.url))
+    bench.tell(another("inc-a"), another("inc-bad"), another("inc-c"))
+    bench.sent("alertmanager", 2)
+    wait_until(lambda: bench.counted("alertmanager", "dropped") == 1, 10, "the bad one is dropped")
+    assert [len(body) for body in receiver.bodies] == [3, 1, 1, 1]
