@@ -13,6 +13,7 @@ from monitor.notify.notices import (
     Event,
     Notice,
     ending,
+    louder,
     notice_from_json,
     notice_to_json,
 )
@@ -90,6 +91,8 @@ class Ledger:
         row = self._rows.get(key)
         if row is None:
             return Message(notice, now_s)
+        if not row.dropped and louder(notice, row.notice):
+            return Message(notice, now_s)
         again_s = self._sink.resend_s
         if row.dropped or again_s is None or now_s - row.sent_s < again_s:
             return None
@@ -144,7 +147,7 @@ class Ledger:
         """Write a row; sending again changes only when, which is not worth a write."""
         known = self._rows.get(notice.key)
         self._rows[notice.key] = Row(notice, sent_s, dropped)
-        if known is None or known.dropped != dropped:
+        if known is None or known.dropped != dropped or louder(notice, known.notice):
             body = {"notice": notice_to_json(notice), "sent_s": sent_s, "dropped": dropped}
             self._keep(notice.key, body)
 

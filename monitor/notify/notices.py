@@ -49,7 +49,8 @@ class Notice:
     event: Event
     incident_id: str
     severity: str
-    """`critical`: training stands, or a person has to decide; `warning`: it is slow, or unclear."""
+    """`critical`: training stands, or a person has to decide; `warning`: it is slow, or unclear;
+    `info`."""
     title: str
     text: str
     since_s: float
@@ -66,7 +67,7 @@ class Notice:
 
     def id(self, status: Status) -> str:
         """The same for the same message, also when it is sent again: the idempotency key."""
-        told = f"{self.key}\n{status}\n{self.since_s:.3f}"
+        told = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
 
@@ -81,6 +82,8 @@ def notice_from_json(data: Mapping[str, Any]) -> Notice:
     Raises:
         KeyError, TypeError, ValueError: it is none.
     """
+    if data["severity"] not in LOUDNESS:
+        raise ValueError("no severity")
     return Notice(**{**data, "event": Event(data["event"])})
 
 
@@ -133,8 +136,8 @@ def _fires(one: Incident, url: str) -> Notice:
 def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None:
     """The guard that the last decision met, if only a person can lift it."""
     rows = known.decisions.get(one.id, ())
-    if one.state is not State.FIRING or not rows or rows[-1].guard is None:
-        return None
+    if one.state is not State.FIRING or not rows or rows[-1].guard is None or not one.groups:
+        return None  # of what accuses nobody the incident itself is the page
     row = rows[-1]
     if row.guard in PASSING or known.now_s - row.at_s < hold_s:
         return None
@@ -177,8 +180,19 @@ def _failed(
     )
 
 
+LOUDNESS: Final = ("info", "warning", "critical")
+
+
+def louder(now: Notice, before: Notice) -> bool:
+    """Whether a notice got worse since it was told: that is news."""
+    return LOUDNESS.index(now.severity) > LOUDNESS.index(before.severity)
+
+
 def severity(one: Incident) -> str:
-    """How loud."""
+    """How loud: what the incident itself says, where it says so."""
+    known = str(getattr(one, "severity", ""))
+    if known in LOUDNESS:
+        return known
     unsure = one.verdict.confidence is Confidence.UNSURE
     return "warning" if unsure or one.kind is Kind.STRAGGLER else "critical"
 

@@ -132,7 +132,7 @@ def test_links_name_a_host_that_people_can_reach(bound: str, shown: str) -> None
 
 def test_a_public_address_is_checked() -> None:
     assert public_url_of(parsed("--public-url", "https://k.example/")) == "https://k.example"
-    with pytest.raises(CommandError, match="--public-url is 'k.example', expected"):
+    with pytest.raises(CommandError, match=r"--public-url is 'k\.example', expected"):
         public_url_of(parsed("--public-url", "k.example"))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.detectors.verdict import Confidence
 from monitor.names import GroupName, IncidentId
 from monitor.notify.sinks import Alertmanager, Slack, Webhook
 from monitor.policy import Guard
@@ -65,6 +66,32 @@ def test_an_incident_that_names_others_by_now_is_a_new_message(make, receiver: R
     assert sorted(said(receiver)[1:]) == [
         ("incident", "firing", "rg_2.0"), ("incident", "resolved", "rg_1.0"),
     ]  # fmt: skip
+
+
+def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not(
+    make, receiver: Receiver
+) -> None:
+    sure = incident()
+    unsure = replace(sure, verdict=replace(sure.verdict, confidence=Confidence.UNSURE))
+    bench: Bench = make(webhook(receiver))
+    for one in (unsure, unsure, sure, sure, unsure):
+        bench.tell(one)
+        wait_until(lambda: receiver.posts, 10, "the first")
+        if one is sure:
+            bench.sent("webhook", 2)
+    bench.tell(over(sure))
+    bench.sent("webhook", 3)
+    told = [(one["status"], one["severity"]) for one in receiver.bodies]
+    assert told == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
+    assert len({one["id"] for one in receiver.bodies}) == 3
+
+
+def test_what_accuses_nobody_is_told_once_though_its_eviction_is_held(make, receiver) -> None:
+    bench: Bench = make(webhook(receiver))
+    nobody = replace(incident(), culprits=(), groups=(), incarnations=())
+    bench.tell(nobody, decisions=held(nobody, "unsure"))
+    bench.sent("webhook", 1)
+    assert receiver.bodies[0]["title"] == "lightkeeper: not entered"
 
 
 def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver: Receiver) -> None:
