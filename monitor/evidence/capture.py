@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 QUEUE: Final = 64
 """Moments waiting to be taken; more incidents at once are one fault that many tell of."""
+TIDY_S: Final = 3600.0
+"""How often the folder is looked at: bundles grow too old while nothing happens."""
 MARGIN_S: Final = 0.5
 """Beyond the deadline of the asking, for a thread to be scheduled on a busy host."""
 _MIB: Final = 1024 * 1024
@@ -74,7 +76,7 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class _Job:
     ticket: Ticket | None
-    """None: only the story is written again."""
+    """None: only the story is written again; without an incident: only the folder is tidied."""
     seen: Seen
     incident: Incident | None
     evict: Evict | None = None
@@ -119,6 +121,7 @@ class Evidence:
         self._seen: Seen | None = None
         self._last: dict[IncidentId, Ticket] = {}
         self._troubles: dict[str, str] = {}
+        self._tidied_s = clock.now_s()
         self._asking = threading.Lock()
         self._writing = threading.Lock()
         self._lanes = tuple(_Lane(name, self._work) for name in ("evidence", "evidence-evict"))
@@ -141,6 +144,9 @@ class Evidence:
         for incident in incidents:
             if incident.state is State.FIRING and not self._known(incident.id):
                 self._begin(_Job(self._ticket(incident.id, MomentName.FIRING), seen, incident))
+        if snapshot.now_s - self._tidied_s >= TIDY_S:
+            self._tidied_s = snapshot.now_s
+            self._lanes[0].put(_Job(None, seen, None))
         for incident in changed:
             if not incident.open and self._shelf.view(incident.id) is not None:
                 self._lanes[0].put(_Job(None, seen, incident))
@@ -209,6 +215,8 @@ class Evidence:
         try:
             if job.ticket is not None:
                 self._take_moment(job, job.ticket)
+            elif job.incident is None:
+                self._look_again()
             elif self._shelf.path(job.incident_id) is not None:
                 self._write(job, [])
         except OSError as exc:
@@ -275,6 +283,12 @@ class Evidence:
             nbytes = self._shelf.write(job.incident_id, filler(content, moments, before))
             self._instruments.evidence_bytes.inc(nbytes)
             self._troubles.pop("write", None)
+            self._tidy()
+
+    def _look_again(self) -> None:
+        """Find what others did to the folder, and let go what is too old."""
+        with self._writing:
+            self._shelf.open()
             self._tidy()
 
     def _tidy(self) -> None:

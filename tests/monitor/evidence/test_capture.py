@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import zipfile
@@ -21,7 +22,7 @@ from monitor.snapshot import Failure, LighthouseAway, Observation, Snapshot, Unr
 from tests.monitor.evidence.scene import Bench, rank_of
 from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, page, wait_until
 from tests.monitor.shell.test_store import incident
-from worker_server.wire import to_json
+from worker_server.wire import FlightRecord, to_json
 
 EVERY = ["state", "flight_recorder", "stacks", "last_words", "steps"]
 
@@ -63,6 +64,34 @@ def test_everything_of_everybody_concerned_is_in_the_zip(make, http: FakeFleet) 
     assert (part["file"], part["error"]) == ("firing/rg_1.0/stacks.txt", None)
     assert abs(part["taken_s"] - time.time()) < 60
     assert bench.counted(moment="firing", outcome="complete") == 1
+
+
+def test_ranks_that_want_the_token_get_it(make, http: FakeFleet) -> None:
+    bench: Bench = make()
+    seen = fleet_of(http)
+    rank_of(http, "rg_1.0").guarded = True
+    bench.take(seen, incident())
+    assert bench.bundle("inc-1", "firing").statuses("rg_1.0") == dict.fromkeys(EVERY, "ok")
+    assert {token for _, token in rank_of(http, "rg_1.0").asked} == {"Bearer secret"}
+
+
+def test_odd_names_lie_in_folders_of_their_own(make, http: FakeFleet) -> None:
+    bench: Bench = make()
+    names = ("a b", "../../x", "ä:1", "CON")
+    groups = tuple(GroupName(name) for name in names)
+    odd = [replace(http.add("rg_0").identity, group=group) for group in groups]
+    seen = tuple(
+        Observation(who, "http://127.0.0.1:9", Unreachable(Failure.REFUSED, ""), 0.0) for who in odd
+    )
+    record = FlightRecord(odd[1], True, {}, (), 0, None)
+    bench.take(
+        replace(snapshot(http), observations=seen, records={odd[1].rank: record}),
+        replace(incident(), culprits=(odd[1].rank,), groups=groups),
+    )
+    bundle = bench.bundle("inc-1", "firing", "judged")
+    assert sorted(bundle.files) == [
+        "firing/fleet.json", "judged/%..%2f..%2fx.0/flight_recorder.json", "manifest.json",
+    ]  # fmt: skip
 
 
 def test_the_fleet_as_last_seen_is_there_with_those_who_are_silent_now(make, http) -> None:
@@ -392,6 +421,18 @@ def test_a_damaged_bundle_is_replaced_and_that_is_said(make, http: FakeFleet) ->
     assert list(bundle.moments) == ["eviction"]
     (said,) = bundle.manifest["problems"]
     assert said.startswith("the earlier bundle was damaged and is left out: ")
+
+
+def test_bundles_grow_too_old_while_nothing_happens(make, http: FakeFleet) -> None:
+    bench: Bench = make(evidence_days=1.0)
+    seen = fleet_of(http)
+    bench.take(replace(seen, now_s=time.time()), incident(), incident("inc-2"))
+    paths = [bench.bundle(name, "firing").path for name in ("inc-1", "inc-2")]
+    os.utime(paths[0], (1e9, 1e9))
+    bench.take(replace(seen, now_s=time.time() + 3700))
+    wait_until(lambda: not paths[0].exists(), 10, "it is removed")
+    assert bench.evidence.path(IncidentId("inc-1")) is None
+    assert paths[1].exists()
 
 
 def test_switched_off_it_takes_and_makes_nothing(make, http: FakeFleet) -> None:
