@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from monitor.cli import main
 from monitor.notify.sinks import Alertmanager
 from tests.monitor.notify.scene import Bench, Receiver, held, over
 from tests.monitor.shell.fakes import wait_until
@@ -119,3 +120,13 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
     wait_until(lambda: not alerts(alertmanager), 10, "nothing is left")
     assert bench.counted("alertmanager", "failed") == 0
     assert bench.counted("alertmanager", "dropped") == 0
+
+
+def test_a_real_alertmanager_takes_the_test_message(
+    alertmanager: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--notify-alertmanager", alertmanager, "--notify-label", "cluster=a"]
+    assert main(["notify", "--test", *words, "--public-url", "https://keeper.example"]) == 0
+    assert "answered 200" in capsys.readouterr().out
+    (alert,) = alerts(alertmanager)
+    assert (alert["labels"]["alertname"], alert["labels"]["cluster"]) == ("LightkeeperTest", "a")
