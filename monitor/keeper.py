@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from monitor.chronicle import Chronicle
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
 from monitor.evictors import Accused, Evictors, Order
 from monitor.evidence import Evidence
 from monitor.lighthouse import Lighthouse
@@ -44,6 +45,8 @@ _SWEEP_SHARE: Final = 0.8
 """Of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
+_STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
+"""Kinds whose culprits do not move: one that moves has recovered."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop that is later than this is broken: the tick goes on without it."""
 
@@ -251,7 +254,18 @@ class Keeper:
             asked_s=snapshot.now_s,
             author=author,
             refused=self._restarted(evict, snapshot),
+            stood=self._stood(evict, snapshot),
         )
+
+    def _stood(self, evict: Evict, snapshot: Snapshot) -> dict[RankName, int]:
+        """Culprits of a standstill, and how many phases they had changed by this tick."""
+        incident = self._chronicle.get(evict.incident_id)
+        if incident is None or incident.kind not in _STANDSTILLS:
+            return {}
+        found = {one.rank: one.report for one in snapshot.observations if one.report is not None}
+        steps = {rank: found[rank].step for rank in incident.culprits if rank in found}
+        stood = {rank: step.progress for rank, step in steps.items() if step is not None}
+        return stood if len(stood) == len(incident.culprits) else {}
 
     def _witnessed(self, order: Order) -> Order:
         """With the evidence for which it waits; without, when that crashes."""

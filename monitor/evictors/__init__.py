@@ -3,10 +3,10 @@
 Belongs here: the ladder, its looks, its worker thread. Does not belong here: whether to evict
 (policy). Theory of operation: one worker thread takes one eviction at a time and climbs a ladder:
 
-1. quarantine: the culprit's hosts go on the deny list before the group is gone, so that the
+1. evidence: flight records, stacks and states of the group are saved, see `monitor.evidence`;
+   it waits for that a few seconds at most. Culprits of a standstill that move by then are let go.
+2. quarantine: the culprit's hosts go on the deny list before the group is gone, so that the
    launcher that restarts it is refused.
-2. evidence: flight records, stacks and states of the group are saved, see `monitor.evidence`;
-   it waits for that a few seconds at most.
 3. lighthouse_kill: the Lighthouse's kill button. A kill that works answers 500, one on a
    stopped group takes 30 s to fail, so the request runs in the background and only looking
    counts. It reaches the manager in group rank 0 alone, and cannot work when that process is

@@ -32,7 +32,7 @@ _LAST_WORD_S: Final = 0.3
 def quarantine_hosts(
     order: Order, quarantine: Quarantine, clock: Clock, last_s: float | None
 ) -> RungOutcome | None:
-    """The first rung: deny the hosts of the order to launchers; None when it names none."""
+    """The second rung: deny the hosts of the order to launchers; None when it names none."""
     evict, now_s = order.evict, clock.now_s()
     for host in evict.quarantine:
         quarantine.add(

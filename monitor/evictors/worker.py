@@ -32,6 +32,10 @@ PROGRESS_KEPT_S: Final = 3600.0
 """Ended evictions stay in snapshots for so long: the policy's budget counts an hour."""
 
 
+RECOVERED: Final = "it moves again: nobody is evicted"
+"""Found by a last look at those who had stood still, after their evidence was saved."""
+
+
 @dataclass(slots=True)
 class _Case:
     order: Order
@@ -175,15 +179,17 @@ class Evictors:
         def publish(outcome: RungOutcome) -> None:
             self._update(case, rung=outcome)
 
+        witnessed = wait_for_evidence(case.order, self._clock)
+        if witnessed is not None:
+            publish(witnessed)
+        ladder = self._ladder(case.order)
+        if case.order.stood and ladder.look().moving(case.order.stood):
+            return RECOVERED
         denied = quarantine_hosts(
             case.order, self._quarantine, self._clock, self._patience.quarantine_s
         )
         if denied is not None:
             publish(denied)
-        witnessed = wait_for_evidence(case.order, self._clock)
-        if witnessed is not None:
-            publish(witnessed)
-        ladder = self._ladder(case.order)
         while not self._stop.is_set():
             look = ladder.look()
             self.note(look.lighthouse)

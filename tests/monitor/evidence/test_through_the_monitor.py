@@ -132,19 +132,77 @@ def test_an_eviction_goes_on_when_waiting_for_evidence_crashes(
 ) -> None:
     rank = http.add("rg_1", host="node1")
     register(service, rank)
-    admitted = []
 
     def crash() -> str:
-        admitted.append(service.keeper._parts.quarantine.admission(Host("node1")).admit)
         raise RuntimeError("a bug")
 
+    progress = carried_out(service, rank, evidence=crash)
+    assert not rank.alive
+    rungs = {one.rung: one.detail for one in progress.rungs}
+    assert rungs[Rung.EVIDENCE] == "failed: RuntimeError: a bug"
+
+
+def carried_out(service: Service, rank, **more):
     evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
     accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
     evictors = service.keeper._parts.evictors
-    evictors.submit(Order(evict, accused, 1e6, evidence=crash))
+    evictors.submit(Order(evict, accused, 1e6, **more))
     wait_until(lambda: not evictors.active(), 10, "the eviction ends")
-    assert not rank.alive
-    assert admitted == [False]  # the host is refused before anybody waits
+    (progress,) = evictors.progress()
+    return progress
+
+
+def test_a_rank_that_moves_again_while_its_evidence_is_saved_is_let_go(
+    service: Service, http: FakeFleet
+) -> None:
+    rank = http.add("rg_1", host="node1")
+    register(service, rank)
+    stood = {rank.identity.rank: rank.report().step.progress}
+
+    def recover() -> str:
+        rank.step += 1
+        return "5 of 5 parts"
+
+    progress = carried_out(service, rank, stood=stood, evidence=recover)
+    assert progress.failed == "it moves again: nobody is evicted"
+    assert rank.alive
+    assert service.keeper._parts.quarantine.active() == ()
+
+
+@pytest.mark.parametrize(
+    "stood", [{}, {"rg_1.0": 50}, {"rg_1.0": 51}, {"rg_1.0": 0, "rg_1.1": 0}],
+    ids=["not known", "has not moved", "went back", "another stands still"],
+)  # fmt: skip
+def test_a_rank_that_did_not_move_is_evicted(stood, service: Service, http: FakeFleet) -> None:
+    rank = http.add("rg_1", host="node1")
+    register(service, rank)
+    progress = carried_out(service, rank, stood=stood)
+    assert (progress.failed, rank.alive) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "interpreter_age_s"), [("T", 0.1), ("S", 30.0)], ids=["stopped", "GIL held"]
+)
+def test_a_rank_that_moved_and_is_stuck_again_is_evicted(
+    state: str, interpreter_age_s: float, service: Service, http: FakeFleet
+) -> None:
+    rank = http.add("rg_1", process_state=state, interpreter_age_s=interpreter_age_s)
+    register(service, rank)
+    progress = carried_out(service, rank, stood={rank.identity.rank: 0})
+    assert (progress.failed, rank.alive) == (None, False)
+
+
+def test_the_tick_tells_how_far_the_culprits_had_come(service: Service, http: FakeFleet) -> None:
+    rank = http.add("rg_1", replica_id="rg_1:uuid1")
+    register(service, rank)
+    orders = []
+    keeper = service.keeper
+    keeper._parts.evictors.submit = orders.append
+    judged_by(service, Judge(
+        Evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
+    ))  # fmt: skip
+    keeper.tick()
+    assert [order.stood for order in orders] == [{"rg_1.0": 50}]
 
 
 def test_the_bundle_is_linked_where_the_incident_is_shown(
