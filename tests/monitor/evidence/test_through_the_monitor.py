@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -146,7 +147,7 @@ def carried_out(service: Service, rank, **more):
     evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (Host("node1"),), "hung")
     accused = (Accused(rank.identity.rank, rank.identity.incarnation, rank.url),)
     evictors = service.keeper._parts.evictors
-    evictors.submit(Order(evict, accused, 1e6, **more))
+    evictors.submit(Order(evict, accused, time.time(), **more))
     wait_until(lambda: not evictors.active(), 10, "the eviction ends")
     (progress,) = evictors.progress()
     return progress
