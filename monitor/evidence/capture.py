@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,8 @@ QUEUE: Final = 64
 """Moments waiting to be taken; more incidents at once are one fault that many tell of."""
 TIDY_S: Final = 3600.0
 """How often the folder is looked at: bundles grow too old while nothing happens."""
+STUCK_S: Final = 10.0
+"""A write that takes longer is told: a file server that is away hangs and reports nothing."""
 MARGIN_S: Final = 0.5
 """Beyond the deadline of the asking, for a thread to be scheduled on a busy host."""
 _MIB: Final = 1024 * 1024
@@ -124,6 +126,7 @@ class Evidence:
         self._tidied_s = clock.now_s()
         self._asking = threading.Lock()
         self._writing = threading.Lock()
+        self._writing_since: float | None = None
         self._lanes = tuple(_Lane(name, self._work) for name in ("evidence", "evidence-evict"))
         self._open()
 
@@ -182,7 +185,10 @@ class Evidence:
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the folder, one sentence each."""
-        return tuple(self._troubles.values())
+        found, since = tuple(self._troubles.values()), self._writing_since
+        if since is not None and time.monotonic() - since > STUCK_S:
+            found += (f"no evidence is kept: {self._shelf.folder} does not answer",)
+        return found
 
     # -- taking it, in the lanes' threads -----------------------------------------------------
 
@@ -273,7 +279,7 @@ class Evidence:
             version=self._version,
             written_s=self._clock.now_s(),
         )
-        with self._writing:
+        with self._on_disk():
             if "open" in self._troubles:
                 self._shelf.open()
                 self._troubles.pop("open", None)
@@ -285,9 +291,19 @@ class Evidence:
             self._troubles.pop("write", None)
             self._tidy()
 
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        """One at a time, and known for how long."""
+        with self._writing:
+            self._writing_since = time.monotonic()
+            try:
+                yield
+            finally:
+                self._writing_since = None
+
     def _look_again(self) -> None:
         """Find what others did to the folder, and let go what is too old."""
-        with self._writing:
+        with self._on_disk():
             self._shelf.open()
             self._tidy()
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monitor.detectors.verdict import Kind
 from monitor.evidence import parts
@@ -20,7 +22,7 @@ from monitor.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict
 from monitor.snapshot import Failure, LighthouseAway, Observation, Snapshot, Unreachable
 from tests.monitor.evidence.scene import Bench, rank_of
-from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, page, wait_until
+from tests.monitor.shell.fakes import FakeFleet, FakeRank, Hang, identity, page, wait_until
 from tests.monitor.shell.test_store import incident
 from worker_server.wire import FlightRecord, to_json
 
@@ -232,6 +234,25 @@ def test_of_a_stragglers_victims_a_few_are_asked(make, http: FakeFleet) -> None:
     assert moment["left_out"] == 0
 
 
+WHO = identity("rg_1", 0)
+KEYS = ["identity", "group", "group_rank", "world_size", "process", "dead_age_s", "torch_age_s"]
+JSON = st.recursive(
+    st.none() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda data: json.dumps(data).encode()))
+def test_any_answer_is_weighed(body: bytes) -> None:
+    for kind in parts.KINDS:
+        status, age_s, _ = parts.weigh(kind, WHO, body)
+        assert isinstance(status, parts.Status)
+        assert age_s is None or age_s >= 0
+
+
 # -- once for each incident, and again before the eviction ----------------------------------------
 
 
@@ -330,7 +351,10 @@ def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(mak
     assert bench.bundle("inc-1", "firing").statuses("rg_1.0")["stacks"] == "late"
 
 
-def test_a_disk_that_hangs_holds_up_no_eviction(make, http: FakeFleet, tmp_path: Path) -> None:
+def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(
+    make, http: FakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monitor.evidence.capture.STUCK_S", 0.2)
     bench: Bench = make()
     gate = threading.Event()
 
@@ -348,8 +372,12 @@ def test_a_disk_that_hangs_holds_up_no_eviction(make, http: FakeFleet, tmp_path:
         bench.take(seen, incident("inc-2"))  # its lane is stuck; an eviction's is not yet
         said = bench.evict(evict("inc-3", "rg_2"), incident("inc-3"))
         assert said.startswith(("10 of 10", "15 of 15"))
+        wait_until(bench.evidence.troubles, 10, "it is told")
+        where = bench.shelf.folder
+        assert bench.evidence.troubles() == (f"no evidence is kept: {where} does not answer",)
     finally:
         gate.set()
+    wait_until(lambda: not bench.evidence.troubles(), 10, "it answers again")
 
 
 def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(make, http: FakeFleet) -> None:
