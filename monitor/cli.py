@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import analyze, quarantine, run, status, stragglers
+from monitor.commands import analyze, notify, quarantine, run, status, stragglers
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -68,6 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine.EXAMPLES,
         quarantine.add_arguments,
         quarantine.run,
+    )
+    add(
+        "notify",
+        "test the messages to people and pagers",
+        notify.EXAMPLES,
+        notify.add_arguments,
+        notify.run,
     )
     add(
         "analyze",

@@ -205,11 +205,33 @@ class KeeperConfig:
     crash_loop_after: int = 2
     """The same for faults that a host may have caused."""
 
-    @staticmethod
-    def limited(name: str, value: float) -> float:
-        """A value for this option, not beyond its range."""
-        low, high = _RANGES[name]
-        return min(max(value, low), high)
+    # -- evidence: monitor.evidence --------------------------------------------------------
+    evidence_deadline_s: float = 3.0
+    """All answers of one capture together; an eviction waits half a second more at most. A rank
+    answers in 5 to 45 ms, py-spy takes 20 ms; higher waits for hosts that will not answer."""
+    evidence_fresh_s: float = 5.0
+    """Evidence younger than this serves an eviction too; older is taken again right before it."""
+    evidence_ranks: int = 64
+    """Ranks asked for one incident: the culprits' groups first, then victims."""
+    evidence_mib: float = 64.0
+    """Of the answers of one capture, held in memory meanwhile; a rank with full records has 1 to
+    3 MiB. The zip has about a tenth of it."""
+    evidence_count: int = 200
+    """Bundles kept; 0 takes no evidence at all."""
+    evidence_days: float = 30.0
+    """For how long bundles are kept."""
+    evidence_total_mib: int = 1024
+    """Of all bundles on disk; the oldest go first, the newest stays."""
+
+    # -- notify: monitor.notify ------------------------------------------------------------
+    notify_hold_s: float = 10.0
+    """A guard that holds an eviction back for so long needs a person. Lower pages for what
+    passes by itself."""
+    notify_give_up_s: float = 3600.0
+    """A message that could not be delivered for so long is no news any more: it is dropped."""
+    notify_expire_s: float = 300.0
+    """Alertmanager ends an alert that was not sent again for so long; it is sent four times as
+    often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -221,6 +243,12 @@ class KeeperConfig:
                 f"straggler_slow_windows is {self.straggler_slow_windows}, "
                 f"expected at most straggler_windows ({self.straggler_windows})"
             )
+
+    @staticmethod
+    def limited(name: str, value: float) -> float:
+        """A value for this option, not beyond its range."""
+        low, high = _RANGES[name]
+        return min(max(value, low), high)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KeeperConfig:
@@ -302,4 +330,14 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "eviction_deadline_s": (1, 3600),
     "program_bug_after": (1, 1000),
     "crash_loop_after": (1, 1000),
+    "evidence_deadline_s": (0.1, 60),
+    "evidence_fresh_s": (0, 3600),
+    "evidence_ranks": (1, 4096),
+    "evidence_mib": (1, 4096),
+    "evidence_count": (0, 1e6),
+    "evidence_days": (0.01, 36500),
+    "evidence_total_mib": (1, 1e7),
+    "notify_hold_s": (0, _DAY),
+    "notify_give_up_s": (1, 30 * _DAY),
+    "notify_expire_s": (4, _DAY),
 }

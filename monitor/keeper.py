@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from monitor.chronicle import Chronicle
@@ -18,9 +18,11 @@ from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Accused, Evictors, Order
+from monitor.evidence import Evidence
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
+from monitor.notify import Known, Office
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
@@ -47,6 +49,8 @@ _SWEEP_SHARE: Final = 0.8
 """Of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
+_STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
+"""Kinds whose culprits do not move: one that moves has recovered."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop that is later than this is broken: the tick goes on without it."""
 
@@ -75,6 +79,8 @@ class Parts:
     instruments: Instruments
     targets_file: TargetsFile | None = None
     vitals: VitalSigns | None = None
+    evidence: Evidence | None = None
+    notify: Office | None = None
 
 
 class Keeper:
@@ -121,8 +127,13 @@ class Keeper:
             snapshot = self._observe(began_s, lateness_s)
         if snapshot is not None:
             result = self._decide(snapshot)
+            if evidence := self._parts.evidence:
+                with self._part("evidence"):
+                    evidence.take(snapshot, result.incidents, result.changed)
             with self._part("act"):
                 self._act(result, snapshot)
+            with self._part("notify"):
+                self._tell(snapshot)
             with self._part("view"):
                 self._show(snapshot, result)
         self._parts.instruments.lateness.set(lateness_s)
@@ -232,11 +243,20 @@ class Keeper:
         parts.store.flush()
         for decision in result.decisions:
             if isinstance(decision, Evict):
-                parts.evictors.submit(self._order(decision, snapshot))
+                order = self._order(decision, snapshot)
+                parts.evictors.submit(self._witnessed(order))
             else:
                 parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        """What people should know now; the couriers see what is new."""
+        office, chronicle = self._parts.notify, self._chronicle
+        if office is not None:
+            evictions = chronicle.evictions().values()
+            known = (chronicle.incidents(), chronicle.decisions(), evictions)
+            office.push(Known(snapshot.now_s, *known))
 
     def _log(self, decision: Decision) -> None:
         match decision:
@@ -253,7 +273,29 @@ class Keeper:
             asked_s=snapshot.now_s,
             author=author,
             refused=self._restarted(evict, snapshot),
+            stood=self._stood(evict, snapshot),
         )
+
+    def _stood(self, evict: Evict, snapshot: Snapshot) -> dict[RankName, int]:
+        """Culprits of a standstill, and how many phases they had changed by this tick."""
+        incident = self._chronicle.get(evict.incident_id)
+        if incident is None or incident.kind not in _STANDSTILLS:
+            return {}
+        found = {one.rank: one.report for one in snapshot.observations if one.report is not None}
+        steps = {rank: found[rank].step for rank in incident.culprits if rank in found}
+        stood = {rank: step.progress for rank, step in steps.items() if step is not None}
+        return stood if len(stood) == len(incident.culprits) else {}
+
+    def _witnessed(self, order: Order) -> Order:
+        """With the evidence for which it waits; without, when that crashes."""
+        evidence, evict = self._parts.evidence, order.evict
+        if evidence is not None and order.refused is None:
+            with self._part("witness"):
+                incident = self._chronicle.get(evict.incident_id)
+                ticket = evidence.before_eviction(evict, incident, order.author)
+                if ticket is not None:
+                    return replace(order, evidence=ticket.wait)
+        return order
 
     def _restarted(self, evict: Evict, snapshot: Snapshot) -> str | None:
         """Why this group is not the one that was accused any more."""
@@ -290,13 +332,15 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
+        incidents = self._chronicle.incidents()
         self._view = View(
             snapshot=snapshot,
             result=result,
             observe=parts.config.observe,
-            incidents=self._chronicle.incidents(),
+            incidents=incidents,
             decisions=self._chronicle.decisions(),
             evictions=self._chronicle.evictions(),
+            bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
@@ -311,6 +355,10 @@ class Keeper:
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending
             yield f"the store does not take writes ({error}): {waiting} kept in memory"
+        if self._parts.evidence is not None:
+            yield from self._parts.evidence.troubles()
+        if self._parts.notify is not None:
+            yield from self._parts.notify.troubles()
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):
@@ -335,5 +383,6 @@ class Keeper:
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
         self._parts.store.save_decision(evict, self._parts.clock.now_s())
         self._parts.store.flush()
-        self._parts.evictors.submit(self._order(evict, view.snapshot, author="a person"))
+        order = self._order(evict, view.snapshot, author="a person")
+        self._parts.evictors.submit(self._witnessed(order))
         return incident_id

@@ -93,6 +93,40 @@ class Instruments:
             registry=made,
         )
 
+        self.evidence = Counter(
+            "lightkeeper_evidence_captures_total",
+            "Captures of evidence, by moment (firing, eviction) and outcome.",
+            ("moment", "outcome"),
+            registry=made,
+        )
+        self.evidence_seconds = Histogram(
+            "lightkeeper_evidence_capture_seconds",
+            "Seconds until the ranks concerned had answered, or the deadline was over.",
+            buckets=_TICK_BUCKETS,
+            registry=made,
+        )
+        self.evidence_bytes = Counter(
+            "lightkeeper_evidence_written_bytes_total",
+            "Bytes of bundles written.",
+            registry=made,
+        )
+        self.evidence_stored = LiveGauge(
+            "lightkeeper_evidence_stored_bytes", "Bytes of bundles on disk.", registry=made
+        )
+
+        self.notifications = Counter(
+            "lightkeeper_notifications_total",
+            "Messages to people, by sink and outcome: sent, failed (tried again), dropped.",
+            ("sink", "outcome"),
+            registry=made,
+        )
+        self.notify_pending = LiveGauge(
+            "lightkeeper_notifications_pending",
+            "Messages that wait for a sink.",
+            ("sink",),
+            registry=made,
+        )
+
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""
         known = {incident.id: incident for incident in before}

@@ -95,6 +95,7 @@ class Rung(StrEnum):
     """The steps of an eviction, in the order in which they are tried."""
 
     QUARANTINE = "quarantine"
+    EVIDENCE = "evidence"  # what the group says last is saved first
     LIGHTHOUSE_KILL = "lighthouse_kill"
     WORKER_EVICT = "worker_evict"
 

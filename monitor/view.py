@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
@@ -41,6 +42,15 @@ class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
 
 
 @dataclass(frozen=True, slots=True)
+class BundleView:
+    """The evidence of one incident, on disk."""
+
+    nbytes: int
+    written_s: float
+    """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Everything that may be shown after one tick."""
 
@@ -52,6 +62,7 @@ class View:
     decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
     evictions: Mapping[IncidentId, EvictionProgress] = field(default_factory=dict)
     """The latest of each incident."""
+    bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
@@ -270,7 +281,16 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
             for row in view.decisions.get(incident.id, ())
         ],
         "eviction": None if eviction is None else eviction_to_json(eviction),
+        "bundle": _bundle_json(view, incident.id),
     }
+
+
+def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:
+    bundle = view.bundles.get(incident_id)
+    if bundle is None:
+        return None
+    url = f"/v1/incidents/{quote(incident_id, safe='')}/bundle"
+    return {"url": url, "bytes": bundle.nbytes, "written_s": bundle.written_s}
 
 
 def entry_to_json(entry: QuarantineEntry) -> dict[str, Any]:

@@ -16,19 +16,22 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Analysis
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.tables import print_json
+from monitor.dumps.bundle import bundle_in
 from monitor.dumps.load import load
 from monitor.flight_recorder import FlightRecordError
 from monitor.flight_recorder.job import Job
 from monitor.reports.html import page
 from monitor.reports.json import report
+from monitor.reports.online import Online, lines, online
 from monitor.reports.progress import concerned, named
 from monitor.reports.text import print_report
-from monitor.reports.wording import clean, group_label
+from monitor.reports.wording import clean, group_label, sentence
 
 BROKEN: Final = 70
 """A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
@@ -40,8 +43,9 @@ EXAMPLES = """\
 what to give it:
   Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote them
   (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers of
-  /v1/flight_recorder, or a zip of any of these. A file's name ends in its rank: nccl_trace_rank_7,
-  7.json. All ranks if you have them; it says what a missing one hides.
+  /v1/flight_recorder, a zip of any of these, or the evidence of an incident that the monitor saved.
+  A file's name ends in its rank: nccl_trace_rank_7, 7.json. All ranks if you have them; it says
+  what a missing one hides.
 
 examples:
   lightkeeper analyze /tmp/nccl_trace_rank_*              who hangs my job?
@@ -114,19 +118,25 @@ def _run(args: argparse.Namespace) -> int:
     members = None if args.members is None else read_members(args.members)
     if args.html is not None:
         _check_writable(args.html)  # not only after a long load
-    job = _load(args.paths, args.world_size, members)
+    bundle = bundle_in(args.paths)
+    job = _load(args.paths, args.world_size, members, evidence=bundle is not None)
     groups = _groups(job, args.group)
     analysis = analyse(job)
+    told = online(job, analysis, bundle)
     if args.details:
         groups = tuple(dict.fromkeys((*groups, *concerned(analysis)[:_DETAILED])))
-    _show(job, analysis, groups, as_json=args.format == "json")
+    _show(job, analysis, groups, told, as_json=args.format == "json")
     if args.html is not None:
-        _write(args.html, page(job, analysis))
-    return FAILED if analysis.findings else DONE
+        _write(args.html, page(job, analysis, told))
+    return FAILED if analysis.findings or told else DONE
 
 
 def _load(
-    paths: Sequence[Path], world_size: int | None, members: Mapping[str, Sequence[int]] | None
+    paths: Sequence[Path],
+    world_size: int | None,
+    members: Mapping[str, Sequence[int]] | None,
+    *,
+    evidence: bool,
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
@@ -136,7 +146,7 @@ def _load(
             job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
         raise CommandError(f"no usable flight record: {clean(str(exc), 500)}", USAGE) from exc
-    if not job.ranks:
+    if not job.ranks and not evidence:  # a bundle says what the monitor saw also without records
         raise CommandError(_why_nothing(job, paths), USAGE)
     return job
 
@@ -188,19 +198,31 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _show(job: Job, analysis: Analysis, groups: Sequence[int], *, as_json: bool) -> None:
+def _show(
+    job: Job, analysis: Analysis, groups: Sequence[int], told: Online | None, *, as_json: bool
+) -> None:
     """Print it. A closed pipe (`| head`) is no failure and does not change the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows what it can
     try:
         if as_json:
-            print_json(report(job, analysis))
+            print_json(report(job, analysis, told))
         else:
-            terminal = sys.stdout.isatty()
-            print_report(Console(width=None if terminal else 160), job, analysis, groups)
+            out = Console(width=None if sys.stdout.isatty() else 160)
+            if told is not None:
+                _print_told(out, job, told)
+            print_report(out, job, analysis, groups)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_told(out: Console, job: Job, one: Online) -> None:
+    heading, facts = lines(job, one)
+    out.print(Text(sentence(heading), "bold red" if one.sure else "bold magenta"))
+    for what, seen in facts:
+        out.print(Text(f"   {what + ': ' if what else ''}{seen}"))
+    out.print(Text("\nby the flight records alone:", "dim"))
 
 
 def _count(text: str) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
@@ -62,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default_store(),
         help="SQLite file that survives a restart (default: %(default)s)",
     )
+    parser.add_argument(
+        "--evidence-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of evidence bundles (default: beside the store; --set evidence_count=0: none)",
+    )
     parser.add_argument("--tick", type=float, metavar="S", help="seconds between sweeps (1.0)")
     parser.add_argument(
         "--min-replicas", type=int, metavar="N", help="healthy groups that must remain (1)"
@@ -106,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other threshold of monitor/config.py, repeatable",
     )
+    add_notify_options(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is held and why")
 
 
@@ -152,8 +160,9 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
+    config = _config(args)
     return Options(
-        config=_config(args),
+        config=config,
         bind=args.bind,
         store=args.store,
         lighthouse=url,
@@ -162,6 +171,9 @@ def _options(args: argparse.Namespace) -> Options:
         ca_file=args.ca_file,
         open_reads=args.open_reads,
         patience=Patience(quarantine_s=last_s),
+        evidence=args.evidence_dir,
+        sinks=sinks_of(args, config.notify_expire_s),
+        public_url=public_url_of(args),
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 from urllib.parse import quote
 
+from rich.console import Console
 from rich.text import Text
 
 from monitor.commands.ask import add_ask_options, ask
@@ -84,10 +85,18 @@ def run_status(args: argparse.Namespace) -> int:
                 style="bold red",
             )
         )
+        _print_bundle(out, args, one)
     for one in body["quarantine"]:
         until = moment(one["until_s"]) if one["until_s"] else "released"
         out.print(Text(f"quarantine: {one['host']} until {until}: {one['reason']}"))
     return DONE
+
+
+def _print_bundle(out: Console, args: argparse.Namespace, incident: dict[str, Any]) -> None:
+    """Where its evidence is; `lightkeeper analyze` reads it."""
+    bundle = incident.get("bundle")  # an older monitor has none
+    if bundle is not None:
+        out.print(Text(f"  evidence: {args.monitor.rstrip('/')}{bundle['url']}", style="dim"))
 
 
 def _lighthouse(lighthouse: dict[str, Any]) -> str:
@@ -144,6 +153,7 @@ def _one(args: argparse.Namespace) -> int:
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
         story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
     out.print(story)
+    _print_bundle(out, args, body)
     if body["resolution"]:
         out.print(Text(f"resolved: {body['resolution']}", style="green"))
     return DONE

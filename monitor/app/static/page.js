@@ -12,6 +12,7 @@ const TONES = {
 const opened = new Map(); // incident id -> whether a person opened or closed it
 let last = null; // {snapshot, incidents}: what is shown while the monitor is away
 let lastAt = 0;
+let scrolled = false; // to the incident that the address names
 
 function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
@@ -135,6 +136,15 @@ function stages(at) {
     el("span", {}, `${name} after `, el("b", { text: span(to - from) })));
 }
 
+function bundleLine(incident) {
+  if (!incident.bundle) return null;
+  const size = `${Math.max(1, Math.round(incident.bundle.bytes / 1024))} KiB`;
+  const text = `evidence: flight records, stacks and states of those concerned (zip, ${size})`;
+  if (!guarded) return el("p", { class: "meta" }, el("a", { href: incident.bundle.url, text }));
+  const title = `needs the token: curl -OJ -H "Authorization: Bearer TOKEN" ${location.origin}${incident.bundle.url}`;
+  return el("p", { class: "meta", text, title });
+}
+
 function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
@@ -155,8 +165,11 @@ function incidentBox(incident, now) {
           el("span", { class: "at", text: `+${Math.max(0, line.at - first).toFixed(1)} s` }),
           el("span", { class: "to", text: line.to.replaceAll("_", " ") }),
           el("span", { class: "why", text: line.why })))),
+      bundleLine(incident),
       incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
-  const open = opened.has(incident.id) ? opened.get(incident.id) : incident.state !== "resolved";
+  const linked = location.hash === `#${encodeURIComponent(incident.id)}`; // from a message
+  if (linked) box.classList.add("linked");
+  const open = opened.has(incident.id) ? opened.get(incident.id) : linked || incident.state !== "resolved";
   box.open = open;
   const summary = box.querySelector("summary");
   summary.dataset.key = incident.id;
@@ -174,6 +187,8 @@ function unknownRow(one) {
 function showIncidents(incidents, unknown, now) {
   const boxes = [...unknown.map(unknownRow), ...incidents.map((incident) => incidentBox(incident, now))];
   show("incidents", ...(boxes.length ? boxes : [el("div", { class: "none", text: "None so far." })]));
+  if (!scrolled) document.querySelector(".incident.linked")?.scrollIntoView();
+  scrolled = true;
 }
 
 // -- quarantine, head, banners ----------------------------------------------------------------
