@@ -1,0 +1,311 @@
+"""The pipeline's memory as plain JSON, and back; no pickle, nothing in it can run. Pure.
+
+Theory of operation. A journal file that begins in the middle of a run begins with everything that
+the pipeline remembers. `freeze` runs between two ticks and has to be quick: it copies what changes
+(lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen as it is. `write` may
+take its time, in another thread. An object that is met twice is written once and referred to by
+its number, so that `read` gives back the same shape. `read` makes dataclasses and enums of this
+project that are loaded already, without calling anything of theirs; a class that has other fields
+than those written is an error and never a guess. The configuration is not written: who reads says
+which one holds, for "what if" is another configuration over the same memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Any, Final
+
+from monitor.config import KeeperConfig
+
+_ATOMS: Final = frozenset({type(None), bool, int, float, str})
+_OURS: Final = ("monitor.", "worker_server.wire.")
+_SETS: Final = {set: "s", frozenset: "z"}
+_dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class MemoryError_(ValueError):  # noqa: N801, N818 - Python has a MemoryError of its own
+    """Something that cannot be written, or was not written by this version; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """A container as it was when it was frozen."""
+
+    tag: str
+    values: tuple[Any, ...]
+
+
+class _Node:
+    """A mutable dataclass as it was when it was frozen; one for each object."""
+
+    __slots__ = ("kind", "values")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.values: tuple[Any, ...] = ()
+
+
+class _Layouts(dict[type, Any]):
+    """Class -> reader of all its fields at once, made when first asked for."""
+
+    def __missing__(self, kind: type) -> Any:
+        names = _fields(kind)
+        if not kind.__module__.startswith(_OURS):
+            raise MemoryError_(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+        if len(names) == 1:
+            single = attrgetter(names[0])
+            self[kind] = lambda value: (single(value),)
+        elif names:
+            self[kind] = attrgetter(*names)
+        else:
+            self[kind] = lambda _: ()
+        return self[kind]
+
+
+_layouts: Final = _Layouts()
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    if not is_dataclass(kind):
+        raise MemoryError_(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+    return tuple(one.name for one in fields(kind))
+
+
+def _is_frozen(kind: type) -> bool:
+    return bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def freeze(value: Any) -> Any:
+    """What `value` is now, whatever becomes of it.
+
+    Raises:
+        MemoryError_: it holds something that `write` cannot write.
+    """
+    return _freeze(value, {})
+
+
+def _freeze(value: Any, known: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
+    kind = value.__class__
+    if kind in _ATOMS or isinstance(value, Enum) or kind is KeeperConfig:
+        return value
+    if kind is tuple:
+        return tuple(_freeze(one, known) for one in value)
+    if kind is dict or kind is Counter:
+        items = ((_freeze(k, known), _freeze(v, known)) for k, v in value.items())
+        return _Items("d" if kind is dict else "c", tuple(items))
+    if kind is list:
+        return _Items("l", tuple(_freeze(one, known) for one in value))
+    if kind is deque:
+        return _Items("q", (value.maxlen, *(_freeze(one, known) for one in value)))
+    if kind in _SETS:
+        return _Items(_SETS[kind], tuple(_freeze(one, known) for one in _sorted(value)))
+    if is_dataclass(kind) and _is_frozen(kind):
+        return value
+    node = known.get(id(value))
+    if node is None:
+        node = known[id(value)] = _Node(kind)
+        node.values = tuple(_freeze(one, known) for one in _layouts[kind](value))
+    return node
+
+
+def _sorted(values: Iterable[Any]) -> list[Any]:
+    return sorted(values, key=repr)
+
+
+class Writer:
+    """Writes frozen values as JSON; classes and shared objects are known to all of one writer."""
+
+    def __init__(self) -> None:
+        self._classes: dict[type, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # a number is an id(): what it belongs to must live on
+
+    def text(self, value: Any) -> str:
+        """`value` as JSON text."""
+        return "".join(self._write(value))
+
+    def classes(self) -> str:
+        """JSON text of the classes that were met: module, name, fields."""
+        told = [
+            [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else _fields(kind)]
+            for kind in self._classes
+        ]
+        return _dumps(told)
+
+    def _number(self, kind: type) -> int:
+        if not kind.__module__.startswith(_OURS):
+            raise MemoryError_(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+        return self._classes.setdefault(kind, len(self._classes))
+
+    def _write(self, value: Any) -> Iterator[str]:
+        kind = value.__class__
+        if kind in _ATOMS:
+            yield _dumps(value)
+        elif kind is tuple:
+            yield from self._listed("t", value)
+        elif kind is _Items:
+            yield from self._items(value)
+        elif kind is KeeperConfig:
+            yield '["k"]'
+        elif isinstance(value, Enum):
+            yield _dumps(["e", self._number(kind), value.value])
+        elif kind is _Node or (is_dataclass(kind) and _is_frozen(kind)):
+            yield from self._object(value)
+        else:  # inside of something frozen: what nobody changes is copied now
+            yield from self._write(freeze(value))
+
+    def _items(self, value: _Items) -> Iterator[str]:
+        if value.tag not in "dc":
+            yield from self._listed(value.tag, value.values)
+            return
+        yield f'["{value.tag}"'
+        for key, item in value.values:
+            yield ","
+            yield from self._write(key)
+            yield ","
+            yield from self._write(item)
+        yield "]"
+
+    def _listed(self, tag: str, values: Iterable[Any]) -> Iterator[str]:
+        yield f'["{tag}"'
+        for one in values:
+            yield ","
+            yield from self._write(one)
+        yield "]"
+
+    def _object(self, value: Any) -> Iterator[str]:
+        number = self._numbers.get(id(value))
+        if number is not None:
+            yield f'["r",{number}]'
+            return
+        self._numbers[id(value)] = len(self._numbers)
+        self._kept.append(value)
+        kind = value.kind if value.__class__ is _Node else value.__class__
+        row = value.values if value.__class__ is _Node else _layouts[kind](value)
+        head = f'["o",{self._number(kind)}'
+        if all(one.__class__ in _ATOMS for one in row):  # by far the most
+            yield f"{head},{_dumps(row)[1:-1]}]" if row else f"{head}]"
+            return
+        yield head
+        for one in row:
+            yield ","
+            yield from self._write(one)
+        yield "]"
+
+
+def write(frozen: Any) -> str:
+    """JSON text of what `freeze` gave.
+
+    Raises:
+        MemoryError_: it holds something that cannot be written.
+    """
+    writer = Writer()
+    body = writer.text(frozen)
+    return f'{{"classes":{writer.classes()},"value":{body}}}'
+
+
+def read(data: Any, config: KeeperConfig) -> Any:
+    """What was written, thawed; `data` is the parsed JSON.
+
+    Raises:
+        MemoryError_: not written by `write`, or by a version whose classes have other fields.
+    """
+    try:
+        return _Reader([_class(*one) for one in data["classes"]], config).read(data["value"])
+    except MemoryError_:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+        raise MemoryError_(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
+
+
+def _class(module: str, name: str, told: list[str]) -> type:
+    """A class of ours that is loaded; nothing is imported because a file names it."""
+    loaded = sys.modules.get(module) if module.startswith(_OURS) else None
+    kind = getattr(loaded, name, None)
+    if not isinstance(kind, type) or kind.__module__ != module:
+        raise MemoryError_(f"there is no {module}.{name} here: another version wrote this")
+    if not issubclass(kind, Enum) and list(_fields(kind)) != told:
+        raise MemoryError_(f"{module}.{name} has other fields here: another version wrote this")
+    return kind
+
+
+class _Reader:
+    def __init__(self, classes: list[type], config: KeeperConfig) -> None:
+        self._classes = classes
+        self._config = config
+        self._objects: list[Any] = []
+
+    def read(self, data: Any) -> Any:
+        if data.__class__ in _ATOMS:
+            return data
+        tag = data[0]
+        match tag:
+            case "t" | "l" | "s" | "z" | "q":
+                return self._container(tag, data)
+            case "d" | "c":
+                keys, values = data[1::2], data[2::2]
+                pairs = ((self.read(k), self.read(v)) for k, v in zip(keys, values, strict=True))
+                return dict(pairs) if tag == "d" else Counter(dict(pairs))
+            case "e":
+                return self._classes[data[1]](data[2])
+            case "k":
+                return self._config
+            case "r":
+                return self._objects[data[1]]
+            case "o":
+                return self._object(self._classes[data[1]], data[2:])
+            case _:
+                raise MemoryError_(f"unknown tag {tag!r}")
+
+    def _container(self, tag: str, data: list[Any]) -> Any:
+        items = [self.read(one) for one in data[1:]]
+        match tag:
+            case "l":
+                return items
+            case "q":
+                return deque(items[1:], maxlen=items[0])
+            case "s":
+                return set(items)
+            case "z":
+                return frozenset(items)
+            case _:
+                return tuple(items)
+
+    def _object(self, kind: type, values: list[Any]) -> Any:
+        names = _fields(kind)
+        if len(names) != len(values):
+            raise MemoryError_(f"{kind.__qualname__} has {len(names)} fields, {len(values)} given")
+        made = object.__new__(kind)
+        self._objects.append(made)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(made, name, self.read(value))
+        return made
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """`value`, which has to be a dict by names.
+
+    Raises:
+        MemoryError_: it is not.
+    """
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise MemoryError_("no memory of a pipeline: not a dict by names")
+    return value
+
+
+def parsed(text: Any) -> Any:
+    """What a text of `write` holds.
+
+    Raises:
+        MemoryError_: it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise MemoryError_(f"no memory of a pipeline: {exc}") from exc
