@@ -136,6 +136,23 @@ class Pipeline:
             detector_failures=failures,
         )
 
+    # -- for the journal -------------------------------------------------------------------
+
+    def memory(self) -> Mapping[str, object]:
+        """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
+        return {name: held for name, held in vars(self).items() if name not in _NO_MEMORY}
+
+    def remember(self, memory: Mapping[str, object]) -> None:
+        """Go on from what `memory` gave at another time.
+
+        Raises:
+            ValueError: it is of a pipeline that remembers other things.
+        """
+        known = self.memory()
+        if memory.keys() != known.keys():
+            raise ValueError(f"expected {sorted(known)}, got {sorted(memory)}")
+        vars(self).update(memory)
+
     def _detect(
         self, graph: WaitGraph | None, failures: dict[str, str]
     ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
@@ -261,6 +278,8 @@ class Pipeline:
 
 
 _HOUR_S: Final = 3600.0
+_NO_MEMORY: Final = frozenset({"_config", "_detectors"})
+"""What a pipeline is given, not what it remembers."""
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

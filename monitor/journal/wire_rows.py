@@ -118,8 +118,7 @@ class ReportDelta:
             changed["step"] = {n: by_name(v) for n, v in zip(STEP.names, step, strict=True)}
         elif step != self._step:
             changed["step"] = _changes(STEP, self._step, step)
-        # a mapping that its owner changed in place would look unchanged the next time
-        self._step = tuple(dict(one) if isinstance(one, Mapping) else one for one in step)
+        self._step = step
 
 
 def _changes(row: Row, old: tuple[Any, ...] | None, new: tuple[Any, ...]) -> dict[str, Any]:
