@@ -17,6 +17,7 @@ from monitor.chronicle import Chronicle
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.evictors import Accused, Evictors, Order
+from monitor.journal.writer import Journal
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
@@ -69,6 +70,7 @@ class Parts:
     evictors: Evictors
     instruments: Instruments
     targets_file: TargetsFile | None = None
+    journal: Journal | None = None
 
 
 class Keeper:
@@ -106,7 +108,8 @@ class Keeper:
 
     def tick(self, lateness_s: float = 0.0) -> None:
         """Observe, decide, act, once. Never raises."""
-        began_s = self._parts.clock.now_s()
+        parts = self._parts
+        began_s = parts.clock.now_s()
         self._tick += 1
         with self._part("targets"):
             self._refresh_targets()
@@ -117,6 +120,9 @@ class Keeper:
             result = self._decide(snapshot)
             with self._part("act"):
                 self._act(result, snapshot)
+            with self._part("journal"):
+                if parts.journal is not None:
+                    parts.journal.take(snapshot, result, self._broken.get("decide"))
             with self._part("view"):
                 self._show(snapshot, result)
         self._parts.instruments.lateness.set(lateness_s)
@@ -290,6 +296,8 @@ class Keeper:
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending
             yield f"the store does not take writes ({error}): {waiting} kept in memory"
+        if self._parts.journal is not None:
+            yield from self._parts.journal.troubles()
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):

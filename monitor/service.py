@@ -15,9 +15,12 @@ from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
 from monitor.fetch import CaError, Fetcher, trust
+from monitor.journal.entries import Head
+from monitor.journal.shelf import Limits, Shelf
+from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments, ViewCollector
+from monitor.metrics import Instruments, JournalCollector, ViewCollector
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
@@ -53,6 +56,10 @@ class Options:
     open_reads: bool = False
     """Whether ranks may be read through the monitor without the token wherever it is bound."""
     patience: Patience = field(default_factory=Patience)
+    journal: Path | None = None
+    """Folder of the journal; None: none is kept."""
+    limits: Limits = field(default_factory=Limits)
+    """Of the journal."""
 
 
 class Service:
@@ -121,18 +128,31 @@ class Service:
         stack.callback(evictors.close)
         evictions = evictors.restore(remembered.evictions)
         instruments = Instruments()
+        pipeline = Pipeline(options.config, remembered.incidents, evictions)
+        journal = None
+        if options.journal is not None:
+            head = Head(
+                config=options.config,
+                version=_version(),
+                incidents=remembered.incidents,
+                evictions=tuple(evictions),
+            )
+            journal = Journal(Shelf(options.journal, options.limits), head, pipeline.memory)
+            stack.callback(journal.close)
+            instruments.registry.register(JournalCollector(lambda: journal.stats))
         parts = Parts(
             config=options.config,
             clock=clock,
             registry=registry,
             poller=Poller(fetcher, options.token),
             lighthouse=lighthouse,
-            judge=Pipeline(options.config, remembered.incidents, evictions),
+            judge=pipeline,
             store=store,
             quarantine=quarantine,
             evictors=evictors,
             instruments=instruments,
             targets_file=targets_file,
+            journal=journal,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)

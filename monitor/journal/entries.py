@@ -31,15 +31,15 @@ class JournalError(Exception):
 class Head:
     """The first line of a file: all that its ticks are judged with."""
 
-    run: str
-    """Differs between any two starts of a monitor."""
-    number: int
-    """Of the file in its run, from 1."""
     config: KeeperConfig
     version: str
     """Of the lightkeeper that wrote it."""
-    began_s: float
-    """Unix time, as the monitor's clock had it."""
+    run: str = ""
+    """Differs between any two starts of a monitor."""
+    number: int = 1
+    """Of the file in its run, from 1."""
+    began_s: float = 0.0
+    """Unix time at which the file was begun."""
     incidents: tuple[Incident, ...] = ()
     """Restored when the run started; told in its first file."""
     evictions: tuple[EvictionProgress, ...] = ()

@@ -29,7 +29,7 @@ _SETS: Final = {set: "s", frozenset: "z"}
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class MemoryError_(ValueError):  # noqa: N801, N818 - Python has a MemoryError of its own
+class MemoryFormatError(ValueError):
     """Something that cannot be written, or was not written by this version; one line."""
 
 
@@ -57,7 +57,7 @@ class _Layouts(dict[type, Any]):
     def __missing__(self, kind: type) -> Any:
         names = _fields(kind)
         if not kind.__module__.startswith(_OURS):
-            raise MemoryError_(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+            raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
         if len(names) == 1:
             single = attrgetter(names[0])
             self[kind] = lambda value: (single(value),)
@@ -73,19 +73,21 @@ _layouts: Final = _Layouts()
 
 def _fields(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind):
-        raise MemoryError_(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+        raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
     return tuple(one.name for one in fields(kind))
 
 
-def _is_frozen(kind: type) -> bool:
-    return bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+def _is_frozen(kind: Any) -> bool:
+    """Whether it is a frozen dataclass."""
+    params = getattr(kind, "__dataclass_params__", None)
+    return params is not None and bool(params.frozen)
 
 
 def freeze(value: Any) -> Any:
     """What `value` is now, whatever becomes of it.
 
     Raises:
-        MemoryError_: it holds something that `write` cannot write.
+        MemoryFormatError: it holds something that `write` cannot write.
     """
     return _freeze(value, {})
 
@@ -105,7 +107,7 @@ def _freeze(value: Any, known: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one 
         return _Items("q", (value.maxlen, *(_freeze(one, known) for one in value)))
     if kind in _SETS:
         return _Items(_SETS[kind], tuple(_freeze(one, known) for one in _sorted(value)))
-    if is_dataclass(kind) and _is_frozen(kind):
+    if _is_frozen(kind):
         return value
     node = known.get(id(value))
     if node is None:
@@ -140,7 +142,7 @@ class Writer:
 
     def _number(self, kind: type) -> int:
         if not kind.__module__.startswith(_OURS):
-            raise MemoryError_(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+            raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
         return self._classes.setdefault(kind, len(self._classes))
 
     def _write(self, value: Any) -> Iterator[str]:
@@ -155,7 +157,7 @@ class Writer:
             yield '["k"]'
         elif isinstance(value, Enum):
             yield _dumps(["e", self._number(kind), value.value])
-        elif kind is _Node or (is_dataclass(kind) and _is_frozen(kind)):
+        elif kind is _Node or _is_frozen(kind):
             yield from self._object(value)
         else:  # inside of something frozen: what nobody changes is copied now
             yield from self._write(freeze(value))
@@ -203,7 +205,7 @@ def write(frozen: Any) -> str:
     """JSON text of what `freeze` gave.
 
     Raises:
-        MemoryError_: it holds something that cannot be written.
+        MemoryFormatError: it holds something that cannot be written.
     """
     writer = Writer()
     body = writer.text(frozen)
@@ -214,14 +216,14 @@ def read(data: Any, config: KeeperConfig) -> Any:
     """What was written, thawed; `data` is the parsed JSON.
 
     Raises:
-        MemoryError_: not written by `write`, or by a version whose classes have other fields.
+        MemoryFormatError: not written by `write`, or by a version whose classes have other fields.
     """
     try:
         return _Reader([_class(*one) for one in data["classes"]], config).read(data["value"])
-    except MemoryError_:
+    except MemoryFormatError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
-        raise MemoryError_(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
+        raise MemoryFormatError(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
 
 
 def _class(module: str, name: str, told: list[str]) -> type:
@@ -229,9 +231,11 @@ def _class(module: str, name: str, told: list[str]) -> type:
     loaded = sys.modules.get(module) if module.startswith(_OURS) else None
     kind = getattr(loaded, name, None)
     if not isinstance(kind, type) or kind.__module__ != module:
-        raise MemoryError_(f"there is no {module}.{name} here: another version wrote this")
+        raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
     if not issubclass(kind, Enum) and list(_fields(kind)) != told:
-        raise MemoryError_(f"{module}.{name} has other fields here: another version wrote this")
+        raise MemoryFormatError(
+            f"{module}.{name} has other fields here: another version wrote this"
+        )
     return kind
 
 
@@ -241,7 +245,7 @@ class _Reader:
         self._config = config
         self._objects: list[Any] = []
 
-    def read(self, data: Any) -> Any:
+    def read(self, data: Any) -> Any:  # noqa: PLR0911 - one tag a line
         if data.__class__ in _ATOMS:
             return data
         tag = data[0]
@@ -261,7 +265,7 @@ class _Reader:
             case "o":
                 return self._object(self._classes[data[1]], data[2:])
             case _:
-                raise MemoryError_(f"unknown tag {tag!r}")
+                raise MemoryFormatError(f"unknown tag {tag!r}")
 
     def _container(self, tag: str, data: list[Any]) -> Any:
         items = [self.read(one) for one in data[1:]]
@@ -280,8 +284,10 @@ class _Reader:
     def _object(self, kind: type, values: list[Any]) -> Any:
         names = _fields(kind)
         if len(names) != len(values):
-            raise MemoryError_(f"{kind.__qualname__} has {len(names)} fields, {len(values)} given")
-        made = object.__new__(kind)
+            raise MemoryFormatError(
+                f"{kind.__qualname__} has {len(names)} fields, {len(values)} given"
+            )
+        made: Any = object.__new__(kind)
         self._objects.append(made)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(made, name, self.read(value))
@@ -292,10 +298,10 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     """`value`, which has to be a dict by names.
 
     Raises:
-        MemoryError_: it is not.
+        MemoryFormatError: it is not.
     """
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise MemoryError_("no memory of a pipeline: not a dict by names")
+        raise MemoryFormatError("no memory of a pipeline: not a dict by names")
     return value
 
 
@@ -303,9 +309,9 @@ def parsed(text: Any) -> Any:
     """What a text of `write` holds.
 
     Raises:
-        MemoryError_: it is no JSON.
+        MemoryFormatError: it is no JSON.
     """
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise MemoryError_(f"no memory of a pipeline: {exc}") from exc
+        raise MemoryFormatError(f"no memory of a pipeline: {exc}") from exc

@@ -112,7 +112,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
     pipeline = Pipeline(config)
     try:
         pipeline.remember(memory.as_mapping(memory.read(head.memory, config)))
-    except ValueError as exc:  # also MemoryError_
+    except ValueError as exc:  # also MemoryFormatError
         raise JournalError(
             f"file {head.number} of its run begins in the middle, and its memory was written by "
             f"lightkeeper {head.version}: {exc}; give the files of the run from its first on, or "
@@ -137,7 +137,9 @@ def replayed(
             yield replay.tick(one)
 
 
-def first_difference(live: Any, again: Any, where: str = "") -> tuple[str, str, str] | None:
+def first_difference(  # noqa: PLR0911
+    live: Any, again: Any, where: str = ""
+) -> tuple[str, str, str] | None:
     """Path and both values of the first thing in which two JSON values differ."""
     if isinstance(live, Mapping) and isinstance(again, Mapping):
         for key in sorted({*live, *again}):

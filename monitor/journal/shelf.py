@@ -19,8 +19,8 @@ SPARE_BYTES: Final = 64 << 20
 class Limits:
     """How much of the past is kept."""
 
-    total_bytes: int = 256 << 20
-    file_bytes: int = 32 << 20
+    total_bytes: int = 256_000_000
+    file_bytes: int = 32_000_000
     """A new file beyond this: each begins with the pipeline's whole memory, so that smaller files
     hold more of that, and larger ones lose more of the past when the oldest goes."""
     file_s: float = 3600.0

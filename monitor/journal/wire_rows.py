@@ -15,7 +15,6 @@ from typing import Any, Final
 from worker_server.wire import (
     SCHEMA,
     FlightRecord,
-    GroupHead,
     Process,
     StateReport,
     StepState,
@@ -140,17 +139,14 @@ def _changes(row: Row, old: tuple[Any, ...] | None, new: tuple[Any, ...]) -> dic
     return changed
 
 
-def map_changes(old: Any, new: Mapping[str, Any]) -> dict[str, Any] | None:
+def map_changes(old: Any, new: Mapping[Any, Any]) -> dict[str, Any] | None:
     """What to put into `old` to get `new`, in the same order; None where that cannot be done.
 
     The order counts: sums of floats depend on it.
     """
-    if not isinstance(old, Mapping) or len(old) > len(new):
+    if not isinstance(old, Mapping) or list(old) != list(new)[: len(old)]:
         return None
-    if any(a != b for a, b in zip(old, new, strict=False)):
-        return None
-    missing = object()
-    return {str(k): by_name(v) for k, v in new.items() if old.get(k, missing) != v}
+    return {k: by_name(v) for k, v in new.items() if k not in old or old[k] != v}
 
 
 def _head_changes(old: tuple[tuple[Any, ...], ...], new: tuple[tuple[Any, ...], ...]) -> Any:
@@ -226,7 +222,3 @@ def _wire_head(row: list[Any]) -> list[Any]:
     """From this module's row to the wire's, which tells what is unfinished."""
     name, size, enqueued, completed, op, age_s, inside = row
     return [name, size, enqueued, enqueued - completed, op, age_s, inside]
-
-
-_HEAD_FIELDS: Final = frozenset(one.name for one in fields(GroupHead))
-assert _HEAD_FIELDS == {"name", "size", "enqueued", "completed", "op", "age_s", "inside"}  # noqa: S101 - a field that the journal would lose must not go unnoticed

@@ -10,12 +10,13 @@ of that moment. The loop notices nothing of it but `problem`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -110,6 +111,14 @@ class Journal:
         with self._changed:
             return self._stats
 
+    def troubles(self) -> Iterator[str]:
+        """What is wrong with it, for the page."""
+        stats = self.stats
+        if stats.problem is not None:
+            yield f"the journal is not written ({stats.problem}): {stats.lost} ticks lost so far"
+        if stats.incomplete is not None:
+            yield f"files of the journal need those before them: {stats.incomplete}"
+
     # -- the loop's side ----------------------------------------------------------------------
 
     def take(self, snapshot: Snapshot, result: TickResult, crash: str | None = None) -> None:
@@ -139,7 +148,7 @@ class Journal:
         frozen, problem = None, None
         try:
             frozen = memory.freeze(dict(self._remember()))
-        except memory.MemoryError_ as exc:
+        except memory.MemoryFormatError as exc:
             problem = str(exc)
         with self._changed:
             lost = self._stats.lost
@@ -219,13 +228,11 @@ class Journal:
             self._stats = replace(self._stats, bytes=self._stats.bytes + len(data))
 
     def _fail(self, item: _Turn | _Seen, problem: str) -> None:
-        """This file is over; what waits is lost with it."""
+        """End the file; what waits is lost with it."""
         file, self._file = self._file, None
         if file is not None:
-            try:
+            with contextlib.suppress(OSError):  # what could be written has been
                 file.close()
-            except OSError:
-                pass  # what could be written has been
         with self._changed:
             lost = [one for one in (item, *self._queue) if isinstance(one, _Seen)]
             self._queue.clear()
