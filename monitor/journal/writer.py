@@ -78,7 +78,7 @@ class Journal:
 
     Args:
         shelf: where to.
-        head: with what the run starts; its `run` is filled in.
+        head: with what the run starts; what names the run is filled in.
         remember: the pipeline's memory; called by `take` only, between two ticks.
     """
 
@@ -86,7 +86,7 @@ class Journal:
         self, shelf: Shelf, head: Head, remember: Callable[[], Mapping[str, object]]
     ) -> None:
         self._shelf = shelf
-        self._head = replace(head, run=head.run or uuid.uuid4().hex)
+        self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
         self._remember = remember
         self._changed = threading.Condition()
         self._queue: deque[_Turn | _Seen] = deque([_Turn(self._head)])
@@ -137,13 +137,13 @@ class Journal:
             turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
             if full or not turn:
                 return
-        made = self._turn(snapshot.tick)
+        made = self._turn(snapshot)
         with self._changed:
             self._turn_asked = self._broken = False
             self._queue.append(made)
             self._changed.notify_all()
 
-    def _turn(self, tick: int) -> _Turn:
+    def _turn(self, snapshot: Snapshot) -> _Turn:
         """The next file's beginning: all that the pipeline remembers now."""
         frozen, problem = None, None
         try:
@@ -154,7 +154,13 @@ class Journal:
             lost = self._stats.lost
             self._stats = replace(self._stats, incomplete=problem)
         head = replace(
-            self._head, incidents=(), evictions=(), after_tick=tick, no_memory=problem, lost=lost
+            self._head,
+            began_s=snapshot.now_s,
+            incidents=(),
+            evictions=(),
+            after_tick=snapshot.tick,
+            no_memory=problem,
+            lost=lost,
         )
         return _Turn(head, frozen)
 
@@ -209,7 +215,7 @@ class Journal:
         self._path, self._file = self._shelf.new(time.time(), number)
         self._packer, self._sightings = Packer(), SnapshotWriter()
         self._size, self._opened_s = 0, time.monotonic()
-        self._put(head_text(replace(turn.head, number=number, began_s=time.time()), text))
+        self._put(head_text(replace(turn.head, number=number), text))
         with self._changed:
             problem = self._stats.problem
             self._stats = replace(self._stats, files=number, problem=None)
