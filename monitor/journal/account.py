@@ -103,7 +103,7 @@ def compared(live: Account, now: Account) -> list[Pair]:
 
 
 def parted_s(live: Account, now: Account) -> float | None:
-    """When the evictions of two accounts first differ: what was seen later is the live one's doing."""
+    """When the evictions of two accounts first differ: what was seen later is the live one's."""
     mine = [(one["at_s"], one["group"]) for one in now.evictions()]
     theirs = [(one["at_s"], one["group"]) for one in live.evictions()]
     return min((at_s for at_s, _ in set(mine) ^ set(theirs)), default=None)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from monitor.config import ConfigError, KeeperConfig
 from monitor.incident import Incident, incident_from_json, incident_to_json
-from monitor.journal import memory
 from monitor.journal.lines import dumped
 from monitor.journal.sightings import SnapshotReader
 from monitor.pipeline import TickResult
@@ -210,7 +209,6 @@ __all__ = [
     "decision_to_json",
     "head_from_json",
     "head_text",
-    "memory",
     "tick_from_json",
     "tick_text",
     "told",

@@ -1,10 +1,10 @@
-"""The pipeline's memory as plain JSON, and back; no pickle, nothing in it can run. Pure.
+"""The pipeline's memory as plain JSON; no pickle, nothing in it can run. Pure.
 
 Theory of operation. A journal file that begins in the middle of a run begins with everything that
 the pipeline remembers. `freeze` runs between two ticks and has to be quick: it copies what changes
 (lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen as it is. `write` may
 take its time, in another thread. An object that is met twice is written once and referred to by
-its number, so that `read` gives back the same shape. `read` makes dataclasses and enums of this
+its number, so that `recall.read` gives back the same shape. It makes dataclasses and enums of this
 project that are loaded already, without calling anything of theirs; a class that has other fields
 than those written is an error and never a guess. The configuration is not written: who reads says
 which one holds, for "what if" is another configuration over the same memory.
@@ -13,9 +13,8 @@ which one holds, for "what if" is another configuration over the same memory.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from operator import attrgetter
@@ -23,8 +22,8 @@ from typing import Any, Final
 
 from monitor.config import KeeperConfig
 
-_ATOMS: Final = frozenset({type(None), bool, int, float, str})
-_OURS: Final = ("monitor.", "worker_server.wire.")
+ATOMS: Final = frozenset({type(None), bool, int, float, str})
+OURS: Final = ("monitor.", "worker_server.wire.")
 _SETS: Final = {set: "s", frozenset: "z"}
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -55,8 +54,8 @@ class _Layouts(dict[type, Any]):
     """Class -> reader of all its fields at once, made when first asked for."""
 
     def __missing__(self, kind: type) -> Any:
-        names = _fields(kind)
-        if not kind.__module__.startswith(_OURS):
+        names = names_of(kind)
+        if not kind.__module__.startswith(OURS):
             raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
         if len(names) == 1:
             single = attrgetter(names[0])
@@ -71,7 +70,12 @@ class _Layouts(dict[type, Any]):
 _layouts: Final = _Layouts()
 
 
-def _fields(kind: type) -> tuple[str, ...]:
+def names_of(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass of ours.
+
+    Raises:
+        MemoryFormatError: it is none.
+    """
     if not is_dataclass(kind):
         raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
     return tuple(one.name for one in fields(kind))
@@ -94,7 +98,7 @@ def freeze(value: Any) -> Any:
 
 def _freeze(value: Any, known: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
     kind = value.__class__
-    if kind in _ATOMS or isinstance(value, Enum) or kind is KeeperConfig:
+    if kind in ATOMS or isinstance(value, Enum) or kind is KeeperConfig:
         return value
     if kind is tuple:
         return tuple(_freeze(one, known) for one in value)
@@ -135,19 +139,19 @@ class Writer:
     def classes(self) -> str:
         """JSON text of the classes that were met: module, name, fields."""
         told = [
-            [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else _fields(kind)]
+            [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else names_of(kind)]
             for kind in self._classes
         ]
         return _dumps(told)
 
     def _number(self, kind: type) -> int:
-        if not kind.__module__.startswith(_OURS):
+        if not kind.__module__.startswith(OURS):
             raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
         return self._classes.setdefault(kind, len(self._classes))
 
     def _write(self, value: Any) -> Iterator[str]:
         kind = value.__class__
-        if kind in _ATOMS:
+        if kind in ATOMS:
             yield _dumps(value)
         elif kind is tuple:
             yield from self._listed("t", value)
@@ -191,7 +195,7 @@ class Writer:
         kind = value.kind if value.__class__ is _Node else value.__class__
         row = value.values if value.__class__ is _Node else _layouts[kind](value)
         head = f'["o",{self._number(kind)}'
-        if all(one.__class__ in _ATOMS for one in row):  # by far the most
+        if all(one.__class__ in ATOMS for one in row):  # by far the most
             yield f"{head},{_dumps(row)[1:-1]}]" if row else f"{head}]"
             return
         yield head
@@ -210,108 +214,3 @@ def write(frozen: Any) -> str:
     writer = Writer()
     body = writer.text(frozen)
     return f'{{"classes":{writer.classes()},"value":{body}}}'
-
-
-def read(data: Any, config: KeeperConfig) -> Any:
-    """What was written, thawed; `data` is the parsed JSON.
-
-    Raises:
-        MemoryFormatError: not written by `write`, or by a version whose classes have other fields.
-    """
-    try:
-        return _Reader([_class(*one) for one in data["classes"]], config).read(data["value"])
-    except MemoryFormatError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
-        raise MemoryFormatError(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
-
-
-def _class(module: str, name: str, told: list[str]) -> type:
-    """A class of ours that is loaded; nothing is imported because a file names it."""
-    loaded = sys.modules.get(module) if module.startswith(_OURS) else None
-    kind = getattr(loaded, name, None)
-    if not isinstance(kind, type) or kind.__module__ != module:
-        raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
-    if not issubclass(kind, Enum) and list(_fields(kind)) != told:
-        raise MemoryFormatError(
-            f"{module}.{name} has other fields here: another version wrote this"
-        )
-    return kind
-
-
-class _Reader:
-    def __init__(self, classes: list[type], config: KeeperConfig) -> None:
-        self._classes = classes
-        self._config = config
-        self._objects: list[Any] = []
-
-    def read(self, data: Any) -> Any:  # noqa: PLR0911 - one tag a line
-        if data.__class__ in _ATOMS:
-            return data
-        tag = data[0]
-        match tag:
-            case "t" | "l" | "s" | "z" | "q":
-                return self._container(tag, data)
-            case "d" | "c":
-                keys, values = data[1::2], data[2::2]
-                pairs = ((self.read(k), self.read(v)) for k, v in zip(keys, values, strict=True))
-                return dict(pairs) if tag == "d" else Counter(dict(pairs))
-            case "e":
-                return self._classes[data[1]](data[2])
-            case "k":
-                return self._config
-            case "r":
-                return self._objects[data[1]]
-            case "o":
-                return self._object(self._classes[data[1]], data[2:])
-            case _:
-                raise MemoryFormatError(f"unknown tag {tag!r}")
-
-    def _container(self, tag: str, data: list[Any]) -> Any:
-        items = [self.read(one) for one in data[1:]]
-        match tag:
-            case "l":
-                return items
-            case "q":
-                return deque(items[1:], maxlen=items[0])
-            case "s":
-                return set(items)
-            case "z":
-                return frozenset(items)
-            case _:
-                return tuple(items)
-
-    def _object(self, kind: type, values: list[Any]) -> Any:
-        names = _fields(kind)
-        if len(names) != len(values):
-            raise MemoryFormatError(
-                f"{kind.__qualname__} has {len(names)} fields, {len(values)} given"
-            )
-        made: Any = object.__new__(kind)
-        self._objects.append(made)
-        for name, value in zip(names, values, strict=True):
-            object.__setattr__(made, name, self.read(value))
-        return made
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """`value`, which has to be a dict by names.
-
-    Raises:
-        MemoryFormatError: it is not.
-    """
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise MemoryFormatError("no memory of a pipeline: not a dict by names")
-    return value
-
-
-def parsed(text: Any) -> Any:
-    """What a text of `write` holds.
-
-    Raises:
-        MemoryFormatError: it is no JSON.
-    """
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise MemoryFormatError(f"no memory of a pipeline: {exc}") from exc

@@ -7,12 +7,12 @@ before (another run, or files or ticks between are missing) begins with the memo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from monitor.config import KeeperConfig
-from monitor.journal import memory
 from monitor.journal.entries import Head, JournalError, Tick, Told, told, told_to_json
+from monitor.journal.recall import as_mapping, read
 from monitor.pipeline import Pipeline, TickResult
 
 
@@ -53,6 +53,11 @@ class Replay:
         self._number = 0
         self._last: int | None = None
         self._result: TickResult | None = None
+
+    @property
+    def run(self) -> str | None:
+        """The run that is replayed; None before the first file."""
+        return self._run
 
     def begin(self, head: Head) -> bool:
         """A file begins; whether it goes on from the one before.
@@ -111,7 +116,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
         raise JournalError(f"file {head.number} of its run needs those before: {why}")
     pipeline = Pipeline(config)
     try:
-        pipeline.remember(memory.as_mapping(memory.read(head.memory, config)))
+        pipeline.remember(as_mapping(read(head.memory, config)))
     except ValueError as exc:  # also MemoryFormatError
         raise JournalError(
             f"file {head.number} of its run begins in the middle, and its memory was written by "
@@ -169,8 +174,3 @@ def _short(value: Any) -> str:
         value = value["id"]
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 200 else text[:199] + "…"
-
-
-def without_memory(head: Head) -> Head:
-    """A head small enough to keep."""
-    return replace(head, memory=None)

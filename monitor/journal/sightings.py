@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from monitor.config import KeeperConfig
-from monitor.journal import memory
+from monitor.journal import memory, recall
 from monitor.journal.wire_rows import (
     ReportDelta,
     ReportImage,
@@ -168,7 +168,7 @@ class SnapshotReader:
         if "evictions" in plain:
             self._evictions = plain["evictions"]
         for name, text in plain.get("more", {}).items():
-            self._more[str(name)] = memory.read(memory.parsed(text), config)
+            self._more[str(name)] = recall.read(recall.parsed(text), config)
         seen = zip(self._order, plain["seen"], strict=True)
         return Snapshot(
             now_s=float(plain["now_s"]),
