@@ -48,7 +48,8 @@ class Replay:
 
     def __init__(self, changes: Mapping[str, Any] | None = None) -> None:
         self._changes = dict(changes or {})
-        self._pipeline: Pipeline | None = None
+        self.pipeline: Pipeline | None = None
+        """The one at work; None before the first file."""
         self._run: str | None = None
         self._number = 0
         self._last: int | None = None
@@ -67,7 +68,7 @@ class Replay:
             ConfigError: the changes do not go with its configuration.
         """
         follows = (
-            self._pipeline is not None
+            self.pipeline is not None
             and head.run == self._run
             and head.number == self._number + 1
             and head.after_tick == self._last
@@ -75,7 +76,7 @@ class Replay:
         self._run, self._number = head.run, head.number
         self._last = head.after_tick
         if not follows:
-            self._pipeline = pipeline_of(head, self.config(head))
+            self.pipeline = pipeline_of(head, self.config(head))
             self._result = None
         return follows
 
@@ -90,13 +91,13 @@ class Replay:
 
     def tick(self, tick: Tick) -> Replayed:
         """Decide one tick again, as `monitor.keeper` does: a crash decides nothing."""
-        if self._pipeline is None:
+        if self.pipeline is None:
             raise JournalError("a tick before any head")
         self._last = tick.snapshot.tick
         incidents = () if self._result is None else self._result.incidents
         result, crash = TickResult(tick.snapshot.now_s, incidents=incidents), None
         try:
-            result = self._pipeline.tick(tick.snapshot)
+            result = self.pipeline.tick(tick.snapshot)
         except Exception as exc:  # noqa: BLE001 - it crashed live as well, or this is the difference
             crash = f"{type(exc).__name__}: {exc}"
         self._result = result
