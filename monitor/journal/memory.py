@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
@@ -131,10 +132,13 @@ class Writer:
         self._classes: dict[type, int] = {}
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # a number is an id(): what it belongs to must live on
+        self._out: list[str] = []
 
     def text(self, value: Any) -> str:
         """`value` as JSON text."""
-        return "".join(self._write(value))
+        self._out = []
+        self._write(value)
+        return "".join(self._out)
 
     def classes(self) -> str:
         """JSON text of the classes that were met: module, name, fields."""
@@ -149,60 +153,50 @@ class Writer:
             raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
         return self._classes.setdefault(kind, len(self._classes))
 
-    def _write(self, value: Any) -> Iterator[str]:
+    def _write(self, value: Any) -> None:
         kind = value.__class__
         if kind in ATOMS:
-            yield _dumps(value)
+            self._out.append(_dumps(value))
         elif kind is tuple:
-            yield from self._listed("t", value)
+            self._listed("t", value)
         elif kind is _Items:
-            yield from self._items(value)
+            pairs = value.tag in "dc"
+            self._listed(value.tag, chain.from_iterable(value.values) if pairs else value.values)
         elif kind is KeeperConfig:
-            yield '["k"]'
+            self._out.append('["k"]')
         elif isinstance(value, Enum):
-            yield _dumps(["e", self._number(kind), value.value])
+            self._out.append(_dumps(["e", self._number(kind), value.value]))
         elif kind is _Node or _is_frozen(kind):
-            yield from self._object(value)
+            self._object(value)
         else:  # inside of something frozen: what nobody changes is copied now
-            yield from self._write(freeze(value))
+            self._write(freeze(value))
 
-    def _items(self, value: _Items) -> Iterator[str]:
-        if value.tag not in "dc":
-            yield from self._listed(value.tag, value.values)
-            return
-        yield f'["{value.tag}"'
-        for key, item in value.values:
-            yield ","
-            yield from self._write(key)
-            yield ","
-            yield from self._write(item)
-        yield "]"
-
-    def _listed(self, tag: str, values: Iterable[Any]) -> Iterator[str]:
-        yield f'["{tag}"'
+    def _listed(self, tag: str, values: Iterable[Any]) -> None:
+        out = self._out
+        out.append(f'["{tag}"')
         for one in values:
-            yield ","
-            yield from self._write(one)
-        yield "]"
+            out.append(",")
+            self._write(one)
+        out.append("]")
 
-    def _object(self, value: Any) -> Iterator[str]:
+    def _object(self, value: Any) -> None:
         number = self._numbers.get(id(value))
         if number is not None:
-            yield f'["r",{number}]'
+            self._out.append(f'["r",{number}]')
             return
         self._numbers[id(value)] = len(self._numbers)
         self._kept.append(value)
         kind = value.kind if value.__class__ is _Node else value.__class__
         row = value.values if value.__class__ is _Node else _layouts[kind](value)
         head = f'["o",{self._number(kind)}'
-        if all(one.__class__ in ATOMS for one in row):  # by far the most
-            yield f"{head},{_dumps(row)[1:-1]}]" if row else f"{head}]"
+        if row and ATOMS.issuperset(map(type, row)):  # by far the most
+            self._out.append(f"{head},{_dumps(row)[1:]}")
             return
-        yield head
+        self._out.append(head)
         for one in row:
-            yield ","
-            yield from self._write(one)
-        yield "]"
+            self._out.append(",")
+            self._write(one)
+        self._out.append("]")
 
 
 def write(frozen: Any) -> str:

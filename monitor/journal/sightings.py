@@ -147,6 +147,7 @@ class SnapshotReader:
     def __init__(self) -> None:
         self._images: dict[str, ReportImage] = {}
         self._identities: dict[str, Any] = {}
+        self._known: dict[str, Identity] = {}
         self._urls: dict[str, str] = {}
         self._order: list[str] = []
         self._lighthouse: dict[str, Any] = {}
@@ -187,6 +188,7 @@ class SnapshotReader:
     def _observation(self, rank: str, plain: Mapping[str, Any]) -> Observation:
         if "identity" in plain:
             self._identities[rank] = plain["identity"]
+            self._known[rank] = parse_identity(plain["identity"])
         if "url" in plain:
             self._urls[rank] = str(plain["url"])
         identity = self._identities[rank]
@@ -199,7 +201,7 @@ class SnapshotReader:
                 image = self._images[rank] = ReportImage()
             outcome = image.read(plain, plain.get("as", identity))
         took_s = float(plain["took_s"])
-        return Observation(parse_identity(identity), self._urls[rank], outcome, took_s)
+        return Observation(self._known[rank], self._urls[rank], outcome, took_s)
 
     def _read_lighthouse(self, told: Mapping[str, Any]) -> None:
         if "away" in told:
