@@ -67,6 +67,7 @@ class Unpacker:
         self._stream = zlib.decompressobj(_GZIP)
         self._rest = bytearray()
         self._searched = 0
+        self._follows = False
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """The lines that are complete by now.
@@ -76,29 +77,40 @@ class Unpacker:
         """
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
-            while True:
-                found = self._inflated(piece)
-                yield from self._lines(found)
-                piece = self._stream.unconsumed_tail
-                if not piece and len(found) < _AT_ONCE:
-                    break
+            before = self._stream.copy()
+            try:
+                yield from self._lines(self._inflated(piece))
+            except zlib.error:  # what lies before the damage in this piece is not lost
+                self._stream = before
+                yield from self._bytewise(piece)
 
     def end(self) -> End:
         """How it ended, after the last piece."""
         return End.WHOLE if self._stream.eof and not self._rest else End.CUT
 
     def _inflated(self, piece: bytes) -> bytes:
-        if self._stream.eof:
-            if piece:
-                raise LineError("something follows the end of the journal")
-            return b""
-        try:
-            found = self._stream.decompress(piece, _AT_ONCE)
-        except zlib.error as exc:
-            raise LineError(f"damaged: {exc}") from exc
-        if self._stream.unused_data:
-            raise LineError("something follows the end of the journal")
-        return found
+        """What these bytes hold.
+
+        Raises:
+            zlib.error: they are damaged.
+        """
+        found = bytearray()
+        while not self._stream.eof:
+            some = self._stream.decompress(piece, _AT_ONCE)
+            found += some
+            piece = self._stream.unconsumed_tail
+            if not piece and len(some) < _AT_ONCE:
+                break
+        self._follows = self._follows or bool(self._stream.unused_data) or bool(piece)
+        return bytes(found)
+
+    def _bytewise(self, piece: bytes) -> Iterator[Any]:
+        for place in range(len(piece)):
+            try:
+                found = self._inflated(piece[place : place + 1])
+            except zlib.error as exc:
+                raise LineError(f"damaged: {exc}") from exc
+            yield from self._lines(found)
 
     def _lines(self, more: bytes) -> Iterator[Any]:
         self._rest += more
@@ -107,6 +119,8 @@ class Unpacker:
             del self._rest[: stop + 1]
             self._searched = 0
             yield _parsed(line)
+        if self._follows:
+            raise LineError("something follows the end of the journal")
         self._searched = len(self._rest)
         if len(self._rest) > LINE_MAX_BYTES:
             raise LineError(f"a line of more than {LINE_MAX_BYTES >> 20} MiB")
