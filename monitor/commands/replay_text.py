@@ -172,6 +172,8 @@ def _verdict(pair: Pair) -> Text:
     match pair.live, pair.now:
         case _, None:
             return Text("not accused", style="yellow")
+        case None, _ if pair.conjecture:
+            return Text("conjecture", style="yellow")
         case None, _:
             return Text("accused only now", style="bold red")
         case _:

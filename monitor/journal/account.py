@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -73,6 +73,9 @@ class Pair:
     culprits: tuple[str, ...]
     live: Side | None
     now: Side | None
+    conjecture: bool = False
+    """Whether it was accused by the second account only, after the evictions had parted: what was
+    seen then is what the live eviction did, or what one that nobody carried out left undone."""
 
     @property
     def same(self) -> bool:
@@ -92,13 +95,17 @@ def compared(live: Account, now: Account) -> list[Pair]:
     the one whose beginning is nearest.
     """
     rest = {str(one["id"]): one for one in now.lasting()}
+    apart_s = parted_s(live, now)
     pairs: list[tuple[float, Pair]] = []
     for incident in live.lasting():
         other = _nearest(incident, list(rest.values()))
         if other is not None:
             del rest[str(other["id"])]
         pairs.append((_began_s(incident), _pair(incident, other, live, now)))
-    pairs += [(_began_s(one), _pair(None, one, live, now)) for one in rest.values()]
+    for one in rest.values():
+        pair = _pair(None, one, live, now)
+        after = apart_s is not None and one["milestones"]["first_seen_s"] >= apart_s
+        pairs.append((_began_s(one), replace(pair, conjecture=after)))
     return [pair for _, pair in sorted(pairs, key=lambda item: item[0])]
 
 
@@ -170,6 +177,7 @@ def pairs_to_json(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
             "kind": pair.kind,
             "culprits": list(pair.culprits),
             "same": pair.same,
+            "conjecture": pair.conjecture,
             "live": None if pair.live is None else asdict(pair.live),
             "what_if": None if pair.now is None else asdict(pair.now),
         }
