@@ -18,14 +18,16 @@ from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.replay_text import Report, print_report, print_tick, report_to_json
 from monitor.commands.tables import console, moment, print_json
 from monitor.config import ConfigError
+from monitor.incident import incident_to_json
 from monitor.journal.account import Account
 from monitor.journal.entries import JournalError
 from monitor.journal.lines import End
-from monitor.journal.reader import Closed, Opened, events, found
+from monitor.journal.reader import Closed, Opened, events, found, read_head
 from monitor.journal.replay import Replay, Replayed, pipeline_of
 
 BROKEN: Final = 70
 """A fault of ours (sysexits.h: EX_SOFTWARE)."""
+INTERRUPTED: Final = 130
 
 EXAMPLES = """\
 what to give it:
@@ -86,8 +88,10 @@ def run(args: argparse.Namespace) -> int:
         return _run(args)
     except (JournalError, ConfigError) as exc:
         raise CommandError(str(exc), USAGE) from exc
-    except (CommandError, BrokenPipeError, KeyboardInterrupt):
+    except (CommandError, BrokenPipeError):
         raise
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "not as live"
         traceback.print_exc()
         sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
@@ -120,19 +124,31 @@ class _Journey:
     first_s: float | None = None
     last_s: float | None = None
 
+    fresh: bool = False
+    """Whether the next tick is the first of a journey that brings incidents along."""
+
     def take(self, one: Replayed) -> None:
-        """One tick."""
+        """One tick; those before the span count for what is still open then."""
+        number = one.tick.snapshot.tick
+        if self.fresh:
+            self._seed(one)
+        self.live.take(one.tick.told, number, one.now_s)
+        self.now.take(one.again, number, one.now_s)
         if one.now_s < self.span.from_s:
             return
-        number = one.tick.snapshot.tick
         if self.count == 0:
             self.first_s = one.now_s
         self.count, self.last_s = self.count + 1, one.now_s
-        self.live.take(one.tick.told, number, one.now_s)
-        self.now.take(one.again, number, one.now_s)
-        if self.difference is None and (found := one.difference()) is not None:
-            self.difference = f"{found} ({moment(one.now_s)})"
+        if self.difference is None and (apart := one.difference()) is not None:
+            self.difference = f"{apart} ({moment(one.now_s)})"
         print_tick(one, self.ticks, self.timeline)
+
+    def _seed(self, one: Replayed) -> None:
+        self.fresh = False
+        new = {incident["id"] for incident in one.again.changed}
+        kept = [incident_to_json(i) for i in one.result.incidents if i.id not in new]
+        self.live.seed(kept)
+        self.now.seed(kept)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -169,8 +185,9 @@ def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
         head = opened[place].head
         if head.began_s <= from_s:
             with contextlib.suppress(JournalError):
-                pipeline_of(head, head.config)
-                return opened[place:]
+                if (whole := read_head(opened[place].path)) is not None:
+                    pipeline_of(whole, whole.config)
+                    return opened[place:]
     return opened
 
 
@@ -197,6 +214,7 @@ def _travel(journey: _Journey, opened: Sequence[Opened]) -> None:
 def _board(journey: _Journey, replay: Replay, opened: Opened) -> None:
     head, run = opened.head, replay.run
     follows = replay.begin(head)
+    journey.fresh = not follows
     if follows or run is None:
         if run is None and head.after_tick is not None and journey.changes:
             journey.notes.append(
@@ -215,8 +233,8 @@ def _report(journey: _Journey, opened: Sequence[Opened]) -> Report:
     first = opened[0].head
     live = {name: getattr(first.config, name) for name in journey.changes}
     return Report(
-        live=journey.live,
-        now=journey.now,
+        live=journey.live.since(journey.span.from_s),
+        now=journey.now.since(journey.span.from_s),
         ticks=journey.count,
         first_s=journey.first_s,
         last_s=journey.last_s,

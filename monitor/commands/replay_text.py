@@ -9,11 +9,23 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from monitor.commands.tables import cell, moment, table, word
+from monitor.commands.tables import moment, show, table, word
 from monitor.journal.account import Account, Pair, Side, compared, pairs_to_json, parted_s
 from monitor.journal.replay import Replayed
+from monitor.reports.wording import clean
 
 SCHEMA: Final = 1
+
+
+def _text(value: str, style: str = "") -> Text:
+    """A line; what ranks and hosts told cannot steer the terminal."""
+    return Text(clean(value), style=style)
+
+
+def _cell(value: Any) -> Text:
+    return _text(show(value))
+
+
 CONJECTURE: Final = (
     "an eviction in a what-if changes nothing of what was observed: the group was not killed, or "
     "was killed live all the same"
@@ -69,23 +81,23 @@ def print_report(out: Console, report: Report) -> None:
     """For people."""
     span = f"{moment(report.first_s)} to {moment(report.last_s)}"
     versions = ", ".join(report.versions)
-    out.print(Text(f"{report.ticks} ticks, {span}, recorded by lightkeeper {versions}"))
+    out.print(_text(f"{report.ticks} ticks, {span}, recorded by lightkeeper {versions}"))
     for note in report.notes:
-        out.print(Text(f"! {note}", style="yellow"))
+        out.print(_text(f"! {note}", style="yellow"))
     if report.changes:
         _print_what_if(out, report)
     elif report.difference is None:
-        out.print(Text("decided as it was live", style="green"))
+        out.print(_text("decided as it was live", style="green"))
     else:
-        out.print(Text(f"not as live: {report.difference}", style="bold red"))
+        out.print(_text(f"not as live: {report.difference}", style="bold red"))
     lasting = report.now.lasting()
     for incident in lasting:
         _print_story(out, incident, report.now)
     short = len(report.now.incidents) - len(lasting)
     if short:
-        out.print(Text(f"{short} more did not last and never fired"))
+        out.print(_text(f"{short} more did not last and never fired"))
     if not lasting:
-        out.print(Text("no incident", style="green"))
+        out.print(_text("no incident", style="green"))
     if report.now.decisions:
         out.print(_decisions(report.now.decisions))
 
@@ -93,10 +105,10 @@ def print_report(out: Console, report: Report) -> None:
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
     out.print()
     head = f"{incident['id']}: {incident['kind']}, {incident['state']}"
-    out.print(Text(head, style="bold"))
-    out.print(Text(str(incident["reason"])))
+    out.print(_text(head, style="bold"))
+    out.print(_text(str(incident["reason"])))
     for source, seen in incident["evidence"].items():
-        out.print(Text(f"  {source}: {seen}"))
+        out.print(_text(f"  {source}: {seen}"))
     began_s = incident["milestones"]["first_seen_s"]
     lines = [(line["at_s"], line["to"], line["reason"]) for line in incident["story"]]
     lines += [
@@ -105,7 +117,9 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
     ]
     story = table("", "when", "after", "to", "why")
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
-        story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
+        story.add_row(
+            _cell(moment(at_s)), _cell(f"{at_s - began_s:+.1f} s"), word(to), _cell(reason)
+        )
     out.print(story)
 
 
@@ -115,11 +129,11 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
         about = one["group"] if one["action"] == "evict" else one["incident_id"]
         what = "evict" if one["action"] == "evict" else f"hold: {one['guard']}"
         made.add_row(
-            cell(one["tick"]),
-            cell(moment(one["at_s"])),
-            cell(what),
-            cell(about),
-            cell(one["reason"]),
+            _cell(one["tick"]),
+            _cell(moment(one["at_s"])),
+            _cell(what),
+            _cell(about),
+            _cell(one["reason"]),
         )
     return made
 
@@ -129,32 +143,32 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
 
 def _print_what_if(out: Console, report: Report) -> None:
     told = ", ".join(f"{name}={new} (was {old})" for name, (old, new) in report.changes.items())
-    out.print(Text(f"what if: {told}", style="bold"))
+    out.print(_text(f"what if: {told}", style="bold"))
     pairs = compared(report.live, report.now)
     if not pairs:
-        out.print(Text("nobody was accused live, and nobody would have been", style="green"))
+        out.print(_text("nobody was accused live, and nobody would have been", style="green"))
         return
     columns = ("live: fired", "evicted", "over", "what if: fired", "evicted", "over")
     side_by_side = table("side by side", "fault", "culprits", *columns, "")
     for pair in pairs:
         side_by_side.add_row(
-            cell(pair.kind),
-            cell(list(pair.culprits)),
-            *map(cell, _side(pair.live)),
-            *map(cell, _side(pair.now)),
+            _cell(pair.kind),
+            _cell(list(pair.culprits)),
+            *map(_cell, _side(pair.live)),
+            *map(_cell, _side(pair.now)),
             _verdict(pair),
         )
     out.print(side_by_side)
     apart_s = parted_s(report.live, report.now)
     if apart_s is not None:
         out.print(
-            Text(
+            _text(
                 f"the evictions part at {moment(apart_s)}; what comes later is conjecture: "
                 f"{CONJECTURE}",
                 style="yellow",
             )
         )
-    out.print(Text("\nwhat it would have said:", style="bold"))
+    out.print(_text("what it would have said:", style="bold"))
 
 
 def _side(side: Side | None) -> tuple[str, str, str]:
@@ -171,13 +185,15 @@ def _side(side: Side | None) -> tuple[str, str, str]:
 def _verdict(pair: Pair) -> Text:
     match pair.live, pair.now:
         case _, None:
-            return Text("not accused", style="yellow")
+            return _text("not accused", style="yellow")
         case None, _ if pair.conjecture:
-            return Text("conjecture", style="yellow")
+            return _text("conjecture", style="yellow")
         case None, _:
-            return Text("accused only now", style="bold red")
+            return _text("accused only now", style="bold red")
         case _:
-            return Text("the same" if pair.same else "differs", style="" if pair.same else "yellow")
+            return _text(
+                "the same" if pair.same else "differs", style="" if pair.same else "yellow"
+            )
 
 
 # -- every tick ------------------------------------------------------------------------------
@@ -211,7 +227,7 @@ def print_tick(
     if timeline is not None:
         timeline.append(body)
     if out is not None:
-        out.print(Text(_tick_line(body)), soft_wrap=True)
+        out.print(_text(_tick_line(body)), soft_wrap=True)
 
 
 def _tick_line(body: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -22,6 +22,18 @@ class Account:
         for incident in told.changed:
             self.incidents[str(incident["id"])] = incident
         self.decisions += [{"at_s": now_s, "tick": tick, **one} for one in told.decisions]
+
+    def seed(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+        """Incidents from before the first tick."""
+        for incident in incidents:
+            self.incidents.setdefault(str(incident["id"]), incident)
+
+    def since(self, from_s: float) -> Account:
+        """What concerns the time from then on: incidents that were not over, decisions since."""
+        return Account(
+            {key: one for key, one in self.incidents.items() if _ended_s(one) >= from_s},
+            [one for one in self.decisions if one["at_s"] >= from_s],
+        )
 
     def lasting(self) -> list[Mapping[str, Any]]:
         """Incidents that fired or are open, oldest first."""

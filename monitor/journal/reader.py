@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -21,6 +21,7 @@ class Opened:
 
     path: Path
     head: Head
+    """`found` leaves its memory out: that of 1,000 ranks takes 100 MB, `events` reads it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def found(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
         if head is None:
             notes.append(f"{path}: ends within its head: nothing to replay")
         else:
-            opened.append(Opened(path, head))
+            opened.append(Opened(path, replace(head, memory=None)))
     if not opened:
         raise JournalError(notes[0] if notes else "no journal given")
     starts: dict[str, float] = {}
@@ -101,11 +102,10 @@ def events(opened: Sequence[Opened]) -> Iterator[Event]:
         JournalError: a file cannot be read any more.
     """
     for one in opened:
-        yield one
-        yield from _ticks(one)
+        yield from _inside(one)
 
 
-def _ticks(opened: Opened) -> Iterator[Tick | Closed]:
+def _inside(opened: Opened) -> Iterator[Event]:
     path, last = opened.path, opened.head.after_tick
     unpacker, reader, config = Unpacker(), SnapshotReader(), opened.head.config
     try:
@@ -117,7 +117,9 @@ def _ticks(opened: Opened) -> Iterator[Tick | Closed]:
                         tick = tick_from_json(line, reader, config)
                         last = tick.snapshot.tick
                         yield tick
-                    begun = True
+                    else:
+                        begun = True
+                        yield Opened(path, head_from_json(line))
     except OSError as exc:
         raise JournalError(f"{path}: {exc.strerror}") from exc
     except (LineError, JournalError) as exc:
