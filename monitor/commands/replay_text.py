@@ -184,6 +184,8 @@ def _side(side: Side | None) -> tuple[str, str, str]:
 
 def _verdict(pair: Pair) -> Text:
     match pair.live, pair.now:
+        case Side(evicted_s=float()), None:
+            return _text("not by the time it was evicted live", style="yellow")
         case _, None:
             return _text("not accused", style="yellow")
         case None, _ if pair.conjecture:

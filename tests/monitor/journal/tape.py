@@ -43,7 +43,9 @@ class Tape:
         """Begin another file, with the whole memory of this moment."""
         self._writer = SnapshotWriter()
         after = self.snapshots[-1].tick if self.snapshots else 0
-        head = Head(self.config, "1.2.3", "run", len(self.files) + 1, began_s=1.0, after_tick=after)
+        began_s = self.snapshots[-1].now_s if self.snapshots else 1.0
+        number = len(self.files) + 1
+        head = Head(self.config, "1.2.3", "run", number, began_s=began_s, after_tick=after)
         self.files.append([head_text(head, remembered(self.pipeline))])
 
     def packed(self, number: int = 0) -> bytes:
