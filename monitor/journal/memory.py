@@ -128,7 +128,8 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 class Writer:
     """Writes frozen values as JSON; classes and shared objects are known to all of one writer."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: KeeperConfig) -> None:
+        self._config = config
         self._classes: dict[type, int] = {}
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # a number is an id(): what it belongs to must live on
@@ -163,7 +164,7 @@ class Writer:
             pairs = value.tag in "dc"
             self._listed(value.tag, chain.from_iterable(value.values) if pairs else value.values)
         elif kind is KeeperConfig:
-            self._out.append('["k"]')
+            self._out.append(_dumps(["k", _apart(self._config, value)]))
         elif isinstance(value, Enum):
             self._out.append(_dumps(["e", self._number(kind), value.value]))
         elif kind is _Node or _is_frozen(kind):
@@ -199,12 +200,18 @@ class Writer:
         self._out.append("]")
 
 
-def write(frozen: Any) -> str:
-    """JSON text of what `freeze` gave.
+def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
+    """Options in which `other` differs; thresholds are scaled while the monitor doubts itself."""
+    names = names_of(KeeperConfig)
+    return {n: getattr(other, n) for n in names if getattr(other, n) != getattr(config, n)}
+
+
+def write(frozen: Any, config: KeeperConfig) -> str:
+    """JSON text of what `freeze` gave; `config` is the one that holds, and is not written.
 
     Raises:
         MemoryFormatError: it holds something that cannot be written.
     """
-    writer = Writer()
+    writer = Writer(config)
     body = writer.text(frozen)
     return f'{{"classes":{writer.classes()},"value":{body}}}'

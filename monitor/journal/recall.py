@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -60,7 +61,7 @@ class _Reader:
             case "e":
                 return self._classes[data[1]](data[2])
             case "k":
-                return self._config
+                return replace(self._config, **data[1]) if data[1] else self._config
             case "r":
                 return self._objects[data[1]]
             case "o":

@@ -36,6 +36,7 @@ from worker_server.wire import FlightRecord, Identity, parse_identity
 _TOLD: Final = frozenset(
     {"now_s", "tick", "lateness_s", "observations", "lighthouse", "records", "evictions"}
 )
+_NO_CONFIG: Final = KeeperConfig()
 _MORE: Final = tuple(one.name for one in fields(Snapshot) if one.name not in _TOLD)
 """What a snapshot has since this was written: told whole, as `memory` tells it."""
 
@@ -105,7 +106,7 @@ class SnapshotWriter:
 
     def _add_more(self, snapshot: Snapshot, plain: dict[str, Any]) -> None:
         for name in _MORE:
-            text = memory.write(memory.freeze(getattr(snapshot, name)))
+            text = memory.write(memory.freeze(getattr(snapshot, name)), _NO_CONFIG)
             if self._more.get(name) != text:
                 self._more[name] = text
                 plain.setdefault("more", {})[name] = text

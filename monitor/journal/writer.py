@@ -210,7 +210,7 @@ class Journal:
 
     def _begin(self, turn: _Turn) -> None:
         self._end_file()
-        text = None if turn.frozen is None else memory.write(turn.frozen)
+        text = None if turn.frozen is None else memory.write(turn.frozen, turn.head.config)
         number = self._stats.files + 1
         self._path, self._file = self._shelf.new(time.time(), number)
         self._packer, self._sightings = Packer(), SnapshotWriter()

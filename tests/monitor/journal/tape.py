@@ -15,8 +15,8 @@ from monitor.pipeline import DETECTORS, Pipeline, TickResult
 from monitor.snapshot import Snapshot
 
 
-def remembered(pipeline: Pipeline) -> str:
-    return memory.write(memory.freeze(dict(pipeline.memory())))
+def remembered(pipeline: Pipeline, config: KeeperConfig) -> str:
+    return memory.write(memory.freeze(dict(pipeline.memory())), config)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Tape:
         began_s = self.snapshots[-1].now_s if self.snapshots else 1.0
         number = len(self.files) + 1
         head = Head(self.config, "1.2.3", "run", number, began_s=began_s, after_tick=after)
-        self.files.append([head_text(head, remembered(self.pipeline))])
+        self.files.append([head_text(head, remembered(self.pipeline, self.config))])
 
     def packed(self, number: int = 0) -> bytes:
         """The bytes of a file."""

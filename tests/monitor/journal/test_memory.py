@@ -19,7 +19,7 @@ CONFIG = KeeperConfig()
 
 
 def through(value):
-    return recall.read(json.loads(memory.write(memory.freeze(value))), CONFIG)
+    return recall.read(json.loads(memory.write(memory.freeze(value), CONFIG)), CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,23 @@ def test_what_changes_after_the_freeze_is_not_written() -> None:
     track.seen_s = 99.0
     held["list"].append(2)
     held["new"] = 1
-    found = recall.read(json.loads(memory.write(frozen)), CONFIG)
+    found = recall.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
     assert (found["tracks"]["a"].seen_s, found["list"], "new" in found) == (2.0, [1], False)
 
 
 def test_the_configuration_is_the_one_of_the_replay() -> None:
     other = KeeperConfig(stall_floor_s=30)
-    text = memory.write(memory.freeze({"config": CONFIG}))
+    text = memory.write(memory.freeze({"config": CONFIG}), CONFIG)
     assert recall.read(json.loads(text), other)["config"] is other
+
+
+def test_a_configuration_that_differs_keeps_its_difference() -> None:
+    scaled = KeeperConfig(stall_floor_s=10)
+    text = memory.write(memory.freeze({"config": scaled}), CONFIG)
+    other = KeeperConfig(observe=True)
+    assert recall.read(json.loads(text), other) == {
+        "config": KeeperConfig(stall_floor_s=10, observe=True)
+    }
 
 
 @dataclass
@@ -73,7 +82,7 @@ class Foreign:
 )
 def test_what_cannot_be_written_is_refused_by_name(value) -> None:
     with pytest.raises(MemoryFormatError, match="cannot be journalled"):
-        memory.write(memory.freeze({"x": [value]}))
+        memory.write(memory.freeze({"x": [value]}), CONFIG)
 
 
 def told(module: str, name: str, fields: list[str]):
