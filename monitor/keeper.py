@@ -120,11 +120,11 @@ class Keeper:
             result = self._decide(snapshot)
             with self._part("act"):
                 self._act(result, snapshot)
-            with self._part("journal"):
-                if parts.journal is not None:
-                    parts.journal.take(snapshot, result, self._broken.get("decide"))
             with self._part("view"):
                 self._show(snapshot, result)
+            with self._part("journal"):  # last, so that its thread works while this one sleeps
+                if parts.journal is not None:
+                    parts.journal.take(snapshot, result, self._broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 

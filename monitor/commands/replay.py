@@ -175,7 +175,8 @@ def _run(args: argparse.Namespace) -> int:
     if journey.damage:
         raise CommandError("; ".join(journey.damage), USAGE)
     if journey.count == 0:
-        raise CommandError("no tick in this span", USAGE)
+        where = "these files" if args.from_ is None and args.to is None else "this span"
+        raise CommandError(f"no tick in {where}", USAGE)
     return FAILED if args.check and journey.difference is not None else DONE
 
 
