@@ -57,7 +57,7 @@ class SnapshotWriter:
 
     def __init__(self) -> None:
         self._ranks: dict[RankName, _Told] = {}
-        self._order: list[str] | None = None
+        self._order: list[RankName] | None = None
         self._lighthouse: LighthouseView | LighthouseAway | None = None
         self._evictions: list[Any] | None = None
         self._more: dict[str, str] = {}
@@ -69,12 +69,13 @@ class SnapshotWriter:
             "now_s": snapshot.now_s,
             "lateness_s": snapshot.lateness_s,
         }
-        order = [str(one.rank) for one in snapshot.observations]
+        order = [one.rank for one in snapshot.observations]
         if order != self._order:
             plain["ranks"] = self._order = order
             here = set(order)
             self._ranks = {rank: told for rank, told in self._ranks.items() if rank in here}
-        plain["seen"] = [self._observation(one) for one in snapshot.observations]
+        seen = zip(order, snapshot.observations, strict=True)
+        plain["seen"] = [self._observation(rank, one) for rank, one in seen]
         if snapshot.lighthouse != self._lighthouse:
             plain["lighthouse"] = _lighthouse(self._lighthouse, snapshot.lighthouse)
             self._lighthouse = snapshot.lighthouse
@@ -87,17 +88,17 @@ class SnapshotWriter:
         self._add_more(snapshot, plain)
         return plain
 
-    def _observation(self, seen: Observation) -> dict[str, Any]:
-        told = self._ranks.get(seen.rank)
+    def _observation(self, rank: RankName, seen: Observation) -> dict[str, Any]:
+        told = self._ranks.get(rank)
         if told is None:
-            told = self._ranks[seen.rank] = _Told()
+            told = self._ranks[rank] = _Told()
         report = seen.report
         plain = _away(seen.outcome) if isinstance(seen.outcome, Unreachable) else {}
         if report is not None:
             plain = told.report.write(report)
             if report.identity != seen.identity:
                 plain["as"] = by_name(report.identity)
-        if seen.identity != told.identity:
+        if seen.identity is not told.identity and seen.identity != told.identity:
             plain["identity"], told.identity = by_name(seen.identity), seen.identity
         if seen.url != told.url:
             plain["url"] = told.url = seen.url
