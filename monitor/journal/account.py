@@ -135,11 +135,16 @@ def _nearest(
         (abs(_began_s(one) - _began_s(incident)), one)
         for one in others
         if one["kind"] == incident["kind"]
-        and set(one["culprits"]) & set(incident["culprits"])
+        and _share(one["culprits"], incident["culprits"])
         and _began_s(one) <= _ended_s(incident)
         and _began_s(incident) <= _ended_s(one)
     ]
     return min(near, key=lambda item: item[0])[1] if near else None
+
+
+def _share(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether both blame the same: a rank in common, or nobody."""
+    return bool(set(some) & set(others)) or not (some or others)
 
 
 def _began_s(incident: Mapping[str, Any]) -> float:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 LEVEL: Final = 6
 """Of 1 to 9. At 1,000 ranks 3 takes 3 ms less a tick, outside of the interpreter's lock, and 25 %
-more bytes; 9 saves 2 % and takes twice the time (tests/bench/test_journal.py)."""
+more bytes; 9 saves 4 to 10 % and takes twice the time."""
 _GZIP: Final = 31
 LINE_MAX_BYTES: Final = 1 << 30
 """Longer is no line of ours: a few bytes of zeros can be blown up to fill any memory."""
