@@ -114,7 +114,7 @@ def slowed(snapshots: list[Snapshot], config: KeeperConfig, folder: Path) -> Non
     journal = Journal(shelf, Head(config, "1"), pipelines["with"].memory)
     took: dict[str, list[float]] = {"without": [], "with": []}
     taken = []
-    for snapshot in snapshots[:25]:
+    for snapshot in snapshots[:20]:
         for kind, pipeline in pipelines.items():
             began = time.perf_counter()
             result = pipeline.tick(snapshot)
