@@ -19,6 +19,7 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Accused, Evictors, Order
 from monitor.evidence import Evidence
+from monitor.journal.writer import Journal
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
@@ -81,6 +82,7 @@ class Parts:
     vitals: VitalSigns | None = None
     evidence: Evidence | None = None
     notify: Office | None = None
+    journal: Journal | None = None
 
 
 class Keeper:
@@ -118,7 +120,8 @@ class Keeper:
 
     def tick(self, lateness_s: float = 0.0) -> None:
         """Observe, decide, act, once. Never raises."""
-        began_s = self._parts.clock.now_s()
+        parts = self._parts
+        began_s = parts.clock.now_s()
         self._tick += 1
         with self._part("targets"):
             self._refresh_targets()
@@ -136,6 +139,9 @@ class Keeper:
                 self._tell(snapshot)
             with self._part("view"):
                 self._show(snapshot, result)
+            with self._part("journal"):  # last, so that its thread works while this one sleeps
+                if parts.journal is not None:
+                    parts.journal.take(snapshot, result, self._broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 
@@ -359,6 +365,8 @@ class Keeper:
             yield from self._parts.evidence.troubles()
         if self._parts.notify is not None:
             yield from self._parts.notify.troubles()
+        if self._parts.journal is not None:
+            yield from self._parts.journal.troubles()
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):

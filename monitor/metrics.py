@@ -19,6 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from monitor.incident import Incident, Milestones
+from monitor.journal.writer import Stats
 from monitor.names import split_rank_name
 from monitor.pipeline import RankHealth
 from monitor.self_health import Condition
@@ -187,6 +188,31 @@ class ViewCollector(Collector):
             yield from _lighthouse(view)
             yield from _incidents(view)
             yield from _self(view)
+
+
+class JournalCollector(Collector):
+    """What the journal wrote and lost."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        stats = self._stats()
+        for name, text, value in (
+            ("ticks", "Ticks written to the journal.", stats.ticks),
+            ("lost_ticks", "Ticks that the journal's disk did not take.", stats.lost),
+            ("written_bytes", "Bytes written to the journal, compressed.", stats.bytes),
+        ):
+            counter = CounterMetricFamily(f"lightkeeper_journal_{name}", text)
+            counter.add_metric((), value)
+            yield counter
+        failing = float(stats.problem is not None)
+        yield _gauge("journal_failing", "1 while the journal is not written.", (), [((), failing)])
 
 
 Row = tuple[tuple[str, ...], float]

@@ -189,6 +189,23 @@ class Pipeline:
                 found[one.kind.value] = f"detector {one.name} crashed: {failures[one.name]}"
         return found
 
+    # -- for the journal -------------------------------------------------------------------
+
+    def memory(self) -> Mapping[str, object]:
+        """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
+        return {name: held for name, held in vars(self).items() if name not in _NO_MEMORY}
+
+    def remember(self, memory: Mapping[str, object]) -> None:
+        """Go on from what `memory` gave at another time.
+
+        Raises:
+            ValueError: it is of a pipeline that remembers other things.
+        """
+        known = self.memory()
+        if memory.keys() != known.keys():
+            raise ValueError(f"expected {sorted(known)}, got {sorted(memory)}")
+        vars(self).update(memory)
+
     def _detect(
         self, graph: WaitGraph | None, failures: dict[str, str]
     ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
@@ -352,6 +369,10 @@ def _accuses(verdict: Verdict) -> bool:
     """
     page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
     return not (verdict.kind is Kind.STATE_CORRUPT and page_only)
+
+
+_NO_MEMORY: Final = frozenset({"_config", "_detectors"})
+"""What a pipeline is given, not what it remembers."""
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

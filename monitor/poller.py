@@ -102,7 +102,8 @@ class Poller:
     async def _observe(self, target: Target, end: float) -> Observation:
         began = time.monotonic()
         outcome = _recognise(target, await self._state(target.url, end))
-        return Observation(target.identity, target.url, outcome, time.monotonic() - began)
+        took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
+        return Observation(target.identity, target.url, outcome, took_s)
 
     async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
         url = target.url + PATH_FLIGHT_RECORDER

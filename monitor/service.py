@@ -18,9 +18,13 @@ from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
 from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import CaError, Fetcher, trust, trust_also
+from monitor.journal.entries import Head
+from monitor.journal.shelf import Limits
+from monitor.journal.shelf import Shelf as JournalShelf
+from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments, ViewCollector
+from monitor.metrics import Instruments, JournalCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.notify import Office, Sink, Terms
 from monitor.pipeline import Pipeline
@@ -65,6 +69,10 @@ class Options:
     """Whom to notify."""
     public_url: str | None = None
     """Of this monitor, as people reach it; None: where it is bound."""
+    journal: Path | None = None
+    """Folder of the journal; None: none is kept."""
+    limits: Limits = field(default_factory=Limits)
+    """Of the journal."""
 
 
 class Service:
@@ -145,13 +153,25 @@ class Service:
             version=_version(),
         )
         stack.callback(evidence.close)
+        pipeline = Pipeline(options.config, remembered.incidents, evictions)
+        journal = None
+        if options.journal is not None:
+            head = Head(
+                config=options.config,
+                version=_version(),
+                incidents=remembered.incidents,
+                evictions=tuple(evictions),
+            )
+            journal = Journal(JournalShelf(options.journal, options.limits), head, pipeline.memory)
+            stack.callback(journal.close)
+            instruments.registry.register(JournalCollector(lambda: journal.stats))
         parts = Parts(
             config=options.config,
             clock=clock,
             registry=registry,
             poller=Poller(fetcher, options.token),
             lighthouse=lighthouse,
-            judge=Pipeline(options.config, remembered.incidents, evictions),
+            judge=pipeline,
             store=store,
             quarantine=quarantine,
             evictors=evictors,
@@ -160,6 +180,7 @@ class Service:
             vitals=VitalSigns((lambda: store.last_error,)),
             evidence=evidence,
             notify=self._office(store, remembered, instruments, server.url),
+            journal=journal,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
