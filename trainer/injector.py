@@ -1,0 +1,258 @@
+"""Inside the rank: looks once per step whether this rank is to be broken, and breaks it.
+
+See `faults` for what can be broken and how it is asked for. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+from trainer.faults import (
+    ENVIRONMENT,
+    FIRST_PHASE,
+    SLOW_KINDS,
+    Fault,
+    FaultError,
+    Kind,
+    Marker,
+    Variant,
+    fired,
+    mark,
+    markers,
+    parse_fault,
+)
+from worker_server.wire import split_rank_name
+
+Act = Callable[[Fault], None]
+
+
+class InjectedError(RuntimeError):
+    """What `raise` raises."""
+
+
+def _hang(fault: Fault) -> NoReturn:
+    while True:
+        if fault.how is not Variant.BUSY:
+            time.sleep(1.0)
+
+
+def _hold_gil(_fault: Fault) -> NoReturn:
+    c_library = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL during the call
+    while True:
+        c_library.sleep(0x7FFF_FFFF)
+
+
+def _stop(_fault: Fault) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _crash(_fault: Fault) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _segfault(_fault: Fault) -> None:
+    ctypes.string_at(0)
+
+
+def _abort(_fault: Fault) -> None:
+    os.abort()
+
+
+def _raise(fault: Fault) -> NoReturn:
+    raise InjectedError(f"fault {fault.id!r}")
+
+
+def _pause(fault: Fault) -> None:
+    until = time.monotonic() + fault.seconds
+    match fault.how:
+        case Variant.BUSY:
+            while time.monotonic() < until:
+                pass
+        case Variant.GIL:
+            ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
+        case Variant.GC:
+            garbage: list[Any] = [[] for _ in range(1_000_000)]  # 0.1 s of GIL a collection
+            while time.monotonic() < until:
+                gc.collect()
+            del garbage
+        case _:
+            time.sleep(fault.seconds)
+
+
+ACTS: Final[Mapping[Kind, Act]] = MappingProxyType(
+    {
+        Kind.HANG: _hang,
+        Kind.GIL: _hold_gil,
+        Kind.STOP: _stop,
+        Kind.CRASH: _crash,
+        Kind.SEGFAULT: _segfault,
+        Kind.ABORT: _abort,
+        Kind.RAISE: _raise,
+        Kind.PAUSE: _pause,
+    }
+)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _undeclared(_phase: str) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+class Injector:
+    """What is to be broken in this rank; asked at the beginning of every phase."""
+
+    def __init__(
+        self,
+        rank: str,
+        *,
+        world_size: int,
+        host: str | None = None,
+        file: Path | None = None,
+        planned: Sequence[Fault] = (),
+        acts: Mapping[Kind, Act] = ACTS,
+        declare: Callable[[str], AbstractContextManager[Any]] = _undeclared,
+        say: Callable[[str], None] = _say,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`declare` tells the keeper of a phase, as `StepReporter.phase` does."""
+        self.slowness = dict.fromkeys(sorted(SLOW_KINDS), 1.0)
+        """How many times longer than measured this rank has to take, by kind."""
+        self._rank = rank
+        self._world_size = world_size
+        self._host = host or socket.gethostname()
+        self._file = file
+        self._planned = tuple(planned)
+        self._acts = acts
+        self._declare = declare
+        self._say = say
+        self._clock = clock
+        self._seen: tuple[int, int, int] | None = None
+        self._from_file: tuple[Fault, ...] = ()
+        self._armed: list[tuple[Fault, int]] = []
+        self._mismatch: Variant | None = None
+        if planned and file is None:
+            raise FaultError(
+                f"{ENVIRONMENT} needs --fault-file FILE: markers in FILE.fired/ keep a fault "
+                "from firing again after a restart"
+            )
+        self._inherit_slowness()
+
+    @property
+    def slow_factor(self) -> float:
+        """Of the rank's own work."""
+        return self.slowness[Kind.SLOW]
+
+    def poll(self, step: int) -> None:
+        """Fire what is due at `step`, now or at a later phase of it; may not return."""
+        if self._file is None:
+            return
+        self._read_if_changed(self._file)
+        self._armed = [
+            (fault, step)
+            for fault in (*self._planned, *self._from_file)
+            if fault.rank == self._rank
+            and (fault.step is None or step >= fault.step)
+            and not self._marker_of(fault).exists()
+        ]
+        self.strike(FIRST_PHASE)
+
+    def strike(self, phase: str) -> None:
+        """`phase` begins: fire what was put off until then; may not return."""
+        for fault, step in tuple(self._armed):
+            if fault.phase == phase:
+                self._armed.remove((fault, step))
+                self._fire(fault, step)
+
+    def take_mismatch(self, *variants: Variant) -> Variant | None:
+        """How the next collective inside the group has to differ; asked once.
+
+        With `variants`, only when it is one of them.
+        """
+        if variants and self._mismatch not in variants:
+            return None
+        variant, self._mismatch = self._mismatch, None
+        return variant
+
+    def _fire(self, fault: Fault, step: int) -> None:
+        refused = None
+        if fault.kind is Kind.MISMATCH and self._world_size < 2:
+            refused = "a mismatch needs a replica group of at least 2 ranks"
+        if self._file is not None:
+            mark(
+                self._file,
+                Marker(
+                    fault.id, fault.kind, self._rank, self._host, step, self._clock(),
+                    fault.factor, refused, fault.phase, fault.how,
+                ),
+            )  # fmt: skip
+        if refused:
+            self._say(f"{self._rank}: error: fault {fault.id!r} refused: {refused}")
+            return
+        self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {step}")
+        if fault.kind in SLOW_KINDS:
+            self.slowness[fault.kind] = max(self.slowness[fault.kind], fault.factor)
+        elif fault.kind is Kind.MISMATCH:
+            self._mismatch = fault.how
+        elif fault.how is Variant.DECLARED:
+            with self._declare("compile"):
+                self._acts[fault.kind](fault)
+        else:
+            self._acts[fault.kind](fault)
+
+    def _marker_of(self, fault: Fault) -> Path:
+        assert self._file is not None  # noqa: S101
+        return fired(self._file) / fault.id
+
+    def _inherit_slowness(self) -> None:
+        if self._file is None:
+            return
+        _, number = split_rank_name(self._rank)
+        for marker in markers(self._file):
+            same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
+            if marker.kind in SLOW_KINDS and same_place:
+                self.slowness[marker.kind] = max(self.slowness[marker.kind], marker.factor)
+                self._say(
+                    f"{self._rank}: {marker.factor:g} times slower on {self._host}, "
+                    f"as fault {marker.id!r} left it"
+                )
+
+    def _read_if_changed(self, file: Path) -> None:
+        try:
+            now = os.stat(file)
+        except FileNotFoundError:
+            self._seen, self._from_file = None, ()
+            return
+        seen = (now.st_mtime_ns, now.st_size, now.st_ino)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            data = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            self._say(f"{self._rank}: error: fault file {file}: {error}")
+            return
+        self._from_file = tuple(self._parse_each(data if isinstance(data, list) else [data]))
+
+    def _parse_each(self, items: Sequence[Any]) -> list[Fault]:
+        faults = []
+        for item in items:
+            try:
+                faults.append(parse_fault(item))
+            except FaultError as error:
+                self._say(f"{self._rank}: error: {error}")
+        return faults
