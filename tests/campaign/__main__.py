@@ -1,4 +1,4 @@
-"""`python -m tests.campaign`: every fault class on real fleets, N runs each, and docs/campaign.md."""
+"""`python -m tests.campaign`: every fault class on real fleets, N runs each; docs/campaign.md."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault(
         "LIGHTKEEPER_COMMAND", " ".join(["python -m tests.campaign", *sys.argv[1:]])
     )
-    made = all(
-        [_shape(shape, list(mine), args) for shape, mine in groupby(left, key=lambda r: r.shape)]
-    )
+    made = True
+    for shape, mine in groupby(left, key=lambda run: run.shape):
+        made &= _shape(shape, list(mine), args)
     page.write(args.page, args.out)
     return 0 if made else 1
 

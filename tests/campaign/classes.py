@@ -1,4 +1,4 @@
-"""The fault classes of the campaign: what is injected, into whom, and what the monitor should say."""
+"""The fault classes of the campaign: what is injected, into whom, and what has to be said."""
 
 from __future__ import annotations
 

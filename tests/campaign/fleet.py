@@ -123,7 +123,8 @@ class Fleet:
     def _start_groups(self) -> None:
         config = self.folder / "groups.json"
         arguments = [
-            "--steps", "0", "--step-time", str(STEP_TIME_S), "--log-every", "0",
+            "--steps", "0", "--step-time", str(STEP_TIME_S), "--log-every", "1",
+            "--status-file", str(self.folder / "steps.jsonl"),
             "--min-replicas", str(min(2, self.groups - 1)),
             "--fault-file", str(self.fault_file), *self.trainer_options,
         ]  # fmt: skip
@@ -162,7 +163,7 @@ class Fleet:
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # this process has one thread
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -36,6 +36,10 @@ _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.05
 """torchrun looks every 0.1 s and ends the others 43 to 142 ms after the first (seen)."""
 
+RESTART_S: Final = 3.0
+"""From the end of a launch to the next: torchrun and imports take 10 to 30 s where they are used,
+and without a pause a group would be back before the monitor's second look at the dead one."""
+
 
 class Become(BaseException):
     """Unwinds a fork to `main`, which then runs `role`."""
@@ -256,7 +260,7 @@ class Group:
             admission=ask_monitor(self.monitor, self.name),
             emit=record.write,
             wait=wait,
-            backoff_s=0.5,
+            backoff_s=RESTART_S,
         ).run()
 
 

@@ -32,7 +32,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def machine() -> str:
     """Where it ran."""
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, load {load:.1f}"
 
 
 def line(result: Result) -> str:
@@ -46,7 +47,9 @@ def line(result: Result) -> str:
     marks = [
         f"{name} {_s(result[key])}"
         for name, key in (
-            ("evict", "to_evict_asked"), ("survivors", "to_survivor_commit"), ("back", "to_rejoined"),
+            ("evict", "to_evict_asked"),
+            ("survivors", "to_survivor_commit"),
+            ("back", "to_rejoined"),
         )
     ]  # fmt: skip
     wrong = [f"{one['rank']} {one['state']} {one['kind']}" for one in result["wrong"]]

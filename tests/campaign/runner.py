@@ -21,6 +21,7 @@ LOOK_S: Final = 0.3
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0
 HEAL_LIMIT_S: Final = 150.0
+RESTART_LIMIT_S: Final = 20.0
 CALM_LOOKS: Final = 7
 """Looks in a row, 2 s, at which the fleet is whole before the next fault."""
 
@@ -148,12 +149,23 @@ class Runner:
         self, fleet: Fleet, watch: Watch, run: Run, before: frozenset[str]
     ) -> str | None:
         """Why the fleet is broken for good; None when it is whole again."""
-        watch.look()
-        if run.kind.whom is not Whom.NOBODY and watch.incarnations(run.group) == before:
+        if run.kind.whom is not Whom.NOBODY and not self._replaced(watch, run, before):
             say(f"   nobody put {run.group} out: the campaign does")
             fleet.restart_group(run.group)
         fleet.repair()
         return self._until_whole(fleet, watch, HEAL_LIMIT_S)
+
+    def _replaced(self, watch: Watch, run: Run, before: frozenset[str]) -> bool:
+        """Whether other processes are in the place of the group; awaited when it was put out."""
+        incident = main_incident(run, watch.seen.values())
+        out = incident is not None and incident["state"] == "resolved"
+        until = time.monotonic() + (RESTART_LIMIT_S if out else 2.0)
+        while time.monotonic() < until:
+            watch.look()
+            if watch.snapshot is not None and watch.incarnations(run.group) != before:
+                return True
+            pause(LOOK_S)
+        return False
 
 
 def _stays(incident: dict[str, Any]) -> bool:
