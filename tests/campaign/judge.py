@@ -25,9 +25,16 @@ def main_incident(run: Run, seen: Iterable[Seen]) -> Mapping[str, Any] | None:
     return min(right or fired, key=lambda one: float(one["milestones"]["firing_s"]), default=None)
 
 
-def judge(run: Run, seen: Iterable[Seen], struck: Mapping[str, Any]) -> Result:
-    """One line of the results; `struck` says when, where and how the fault happened."""
-    everything = list(seen)
+def judge(
+    run: Run, seen: Iterable[Seen], struck: Mapping[str, Any], meddled_s: float | None = None
+) -> Result:
+    """One line of the results.
+
+    `struck` says when, where and how the fault happened; `meddled_s` when the campaign lost
+    patience and ended the group itself: what the monitor says from then on is not about the fault.
+    """
+    ours = meddled_s or float("inf")
+    everything = [one for one in seen if one.latest["milestones"]["first_seen_s"] < ours]
     incident = main_incident(run, everything)
     at_s = float(struck["time"])
     wrong = _wrong(run, everything)
@@ -46,6 +53,7 @@ def judge(run: Run, seen: Iterable[Seen], struck: Mapping[str, Any]) -> Result:
         "reason": None if incident is None else incident["reason"],
         "resolution": None if incident is None else incident["resolution"],
         "held": _held(incident),
+        "gave_up_after": None if meddled_s is None else round(meddled_s - at_s, 1),
         "wrong": wrong,
         "evicted_wrongly": _evicted_wrongly(run, everything),
     }

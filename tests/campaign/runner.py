@@ -63,8 +63,13 @@ class Runner:
         struck = _strike(fleet, watch, run)
         with _undone(fleet, run):
             self._until_fired(fleet, watch, run, struck["time"])
-        problem = self._until_healed(fleet, watch, run, before)
-        result = judge(run, watch.seen.values(), struck)
+        meddled_s = None
+        if run.kind.whom is not Whom.NOBODY and not self._replaced(watch, run, before):
+            meddled_s = time.time()
+            fleet.restart_group(run.group)
+        fleet.repair()
+        problem = self._until_whole(fleet, watch, HEAL_LIMIT_S)
+        result = judge(run, watch.seen.values(), struck, meddled_s)
         result["fleet"] = problem or "whole again"
         result["lateness_s"] = round(watch.lateness_s, 2)
         result["took_s"] = round(time.time() - struck["time"], 1)
@@ -145,20 +150,10 @@ class Runner:
                 return  # the scheduler notices as well now
             pause(LOOK_S)
 
-    def _until_healed(
-        self, fleet: Fleet, watch: Watch, run: Run, before: frozenset[str]
-    ) -> str | None:
-        """Why the fleet is broken for good; None when it is whole again."""
-        if run.kind.whom is not Whom.NOBODY and not self._replaced(watch, run, before):
-            say(f"   nobody put {run.group} out: the campaign does")
-            fleet.restart_group(run.group)
-        fleet.repair()
-        return self._until_whole(fleet, watch, HEAL_LIMIT_S)
-
     def _replaced(self, watch: Watch, run: Run, before: frozenset[str]) -> bool:
         """Whether other processes are in the place of the group; awaited when it was put out."""
         incident = main_incident(run, watch.seen.values())
-        out = incident is not None and incident["state"] == "resolved"
+        out = run.kind.act is Act.HOST or (incident is not None and incident["state"] == "resolved")
         until = time.monotonic() + (RESTART_LIMIT_S if out else 2.0)
         while time.monotonic() < until:
             watch.look()
