@@ -49,8 +49,6 @@ class FaultClass:
     """An incident that has not fired by then is missed."""
     whom: Whom = Whom.RANK
     act: Act = Act.INJECT
-    lane: int | None = None
-    """Only ranks with this number in their group."""
     everybody: bool = False
     """Into all ranks of the group at the same step."""
     settle_s: float = 0.0
@@ -117,12 +115,8 @@ _CLASSES: Final = (
         _mismatch("dtype"), _MISMATCH, _PAIRS,
     ),
     FaultClass(
-        "mismatch-root", "rank 0 waits for a broadcast from rank 1",
-        _mismatch("root"), _MISMATCH, _PAIRS, lane=0,
-    ),
-    FaultClass(
-        "mismatch-root-silent", "rank 1 broadcasts as well: gloo lets it pass",
-        _mismatch("root"), _MISMATCH, _PAIRS, lane=1,
+        "mismatch-root", "broadcasts from rank 1, or expects it to, where rank 0 is the root",
+        _mismatch("root"), _MISMATCH, _PAIRS,
     ),
     FaultClass(
         "order", "two collectives on two process groups in the other order",
@@ -219,8 +213,7 @@ def plan(names: list[str], runs: int, seed: int, shapes: list[str]) -> list[Run]
             shape = mine[number % len(mine)]
             groups, ranks = SHAPES[shape]
             group = f"rg_{random.randrange(groups)}"
-            lane = random.randrange(ranks)
-            rank = f"{group}.{lane if one.lane is None else one.lane}"
+            rank = f"{group}.{random.randrange(ranks)}"
             in_steps = random.randint(3, 25)
             found.append(Run(name, number, seed, shape, rank, group, in_steps, one.make(random)))
     order = list(SHAPES)

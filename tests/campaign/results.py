@@ -14,7 +14,12 @@ from tests.campaign.judge import Result
 def append(path: Path, result: Result) -> None:
     """One more line; whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({**result, "machine": machine()}) + "\n"
+    more = {
+        "machine": machine(),
+        "load": round(os.getloadavg()[0], 1),
+        "command": os.environ.get("LIGHTKEEPER_COMMAND", "python -m tests.campaign"),
+    }
+    line = json.dumps({**result, **more}) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, line.encode())
@@ -31,9 +36,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def machine() -> str:
-    """Where it ran."""
-    load = os.getloadavg()[0]
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, load {load:.1f}"
+    """Where it runs."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}"
 
 
 def line(result: Result) -> str:

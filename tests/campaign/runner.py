@@ -68,7 +68,7 @@ class Runner:
             meddled_s = time.time()
             fleet.restart_group(run.group)
         fleet.repair()
-        problem = self._until_whole(fleet, watch, HEAL_LIMIT_S)
+        problem = until_whole(fleet, watch, HEAL_LIMIT_S)
         result = judge(run, watch.seen.values(), struck, meddled_s)
         result["fleet"] = problem or "whole again"
         result["lateness_s"] = round(watch.lateness_s, 2)
@@ -87,7 +87,7 @@ class Runner:
                 self._begin()
             assert self._fleet is not None
             assert self._watch is not None
-            problem = self._until_whole(self._fleet, self._watch, START_LIMIT_S)
+            problem = until_whole(self._fleet, self._watch, START_LIMIT_S)
             if problem is None:
                 return self._fleet, self._watch
             say(f"   the fleet does not become whole: {problem}")
@@ -119,22 +119,6 @@ class Runner:
             watch.look()
             pause(LOOK_S)
 
-    def _until_whole(self, fleet: Fleet, watch: Watch, limit_s: float) -> str | None:
-        deadline, calm, why = time.monotonic() + limit_s, 0, "no look yet"
-        while time.monotonic() < deadline:
-            try:
-                fleet.check()
-            except FleetError as exc:
-                return str(exc)
-            watch.look()
-            reason = watch.not_whole()
-            calm = calm + 1 if reason is None else 0
-            why = reason or why
-            if calm >= CALM_LOOKS:
-                return None
-            pause(LOOK_S)
-        return why
-
     def _until_fired(self, fleet: Fleet, watch: Watch, run: Run, at_s: float) -> None:
         """Until the monitor has named somebody and the group is out, or the limit."""
         limit_s = run.kind.limit_s if run.guilty else run.kind.follow_s
@@ -161,6 +145,24 @@ class Runner:
                 return True
             pause(LOOK_S)
         return False
+
+
+def until_whole(fleet: Fleet, watch: Watch, limit_s: float) -> str | None:
+    """Wait until the fleet is whole, and has been for a while; else why it is not."""
+    deadline, calm, why = time.monotonic() + limit_s, 0, "no look yet"
+    while time.monotonic() < deadline:
+        try:
+            fleet.check()
+        except FleetError as exc:
+            return str(exc)
+        watch.look()
+        reason = watch.not_whole()
+        calm = calm + 1 if reason is None else 0
+        why = reason or why
+        if calm >= CALM_LOOKS:
+            return None
+        pause(LOOK_S)
+    return why
 
 
 def _stays(incident: dict[str, Any]) -> bool:
