@@ -52,11 +52,10 @@ def _campaign(lines: Sequence[Line]) -> str:
     accused = sum(_fired(line) > 0 for line in lines)
     evicted = sum(bool(line["evicted_wrongly"]) for line in lines)
     rows = [_HEADER, _RULE, *(_row(name, lines) for name in CLASSES if _of(name, lines))]
+    machines, commands = (_list(line[key] for line in lines) for key in ("machine", "command"))
+    seeds = _list(line["seed"] for line in lines)
     facts = [
-        (
-            f"{len(lines)} runs, seeds {_list(line['seed'] for line in lines)}; "
-            f"{_list(line['machine'] for line in lines)}; `{_list(line['command'] for line in lines)}`"
-        ),
+        f"{len(lines)} runs, seed {seeds}, `{commands}`, on {machines}",
         "",
         f"- detected: {_share(found, len(judged))} (target 100 %)",
         (
@@ -162,8 +161,8 @@ def _soaks(soaks: Sequence[Line]) -> str:
         "## Soak",
         "",
         (
-            "Healthy training with what makes monitors cry wolf. Target: no incident that accuses a "
-            "rank fires."
+            "Healthy training with what makes monitors cry wolf. Target: no incident fires that "
+            "accuses a rank."
         ),
         "",
         (
