@@ -16,13 +16,14 @@ from functools import partial
 from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
+from monitor.detectors.corrupt import corrupt
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -79,6 +80,7 @@ DETECTORS: Final = (
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
+    Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
 )
 
@@ -158,12 +160,12 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if verdict.kind is not Kind.STRAGGLER]
+        faults = [verdict for verdict in firing if verdict.kind not in _HOLDS_NOBODY_UP]
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
             blamed={victim: fault.groups[0] for fault in faults for victim in fault.victims},
-            stalled=bool(faults) or any(v.kind is not Kind.STRAGGLER for v in found),
+            stalled=bool(faults) or any(v.kind not in _HOLDS_NOBODY_UP for v in found),
         )
         return standing, reasons
 
@@ -199,7 +201,7 @@ class Pipeline:
         accused = frozenset(
             group
             for incident in self._tracker.open()
-            if incident.state is not State.PENDING
+            if incident.state is not State.PENDING and _accuses(incident.verdict)
             for group in incident.groups
         )
         shields = self._tracker.shielded(snapshot.now_s)
@@ -261,6 +263,16 @@ class Pipeline:
 
 
 _HOUR_S: Final = 3600.0
+_HOLDS_NOBODY_UP: Final = frozenset({Kind.STRAGGLER, Kind.STATE_CORRUPT})
+"""Steps go on: nobody waits, and paces can be compared."""
+
+
+def _accuses(verdict: Verdict) -> bool:
+    """Whether it speaks against its groups: corrupt state that only asks for a person does not,
+    and must not stand in the way of evicting another that hangs.
+    """
+    page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
+    return not (verdict.kind is Kind.STATE_CORRUPT and page_only)
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

@@ -163,6 +163,8 @@ class Tracker:
                 return self.config.hang_sweeps
             case Kind.MISMATCH | Kind.DEADLOCK:
                 return self.config.mismatch_sweeps
+            case Kind.STATE_CORRUPT:
+                return self.config.corrupt_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
 
@@ -438,6 +440,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
                 return "its process ended"
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
             return "recovered by itself" if moved else None
+        case Kind.STATE_CORRUPT:
+            return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
 

@@ -1,4 +1,4 @@
-"""The collectives inside a replica group, gone wrong in one way: what `mismatch` injects."""
+"""Faults that need torch: collectives gone wrong in one way, a flipped bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer import faults
 from trainer.faults import Kind, Variant
@@ -44,3 +44,9 @@ def all_reduces(
         case _:  # SKIP: the other ranks wait for a call that does not come
             pass
     dist.all_reduce(loss, group=metrics)
+
+
+def flip_bit(network: nn.Module) -> None:
+    """Silent data corruption: one bit of one weight, and whoever holds it does not know."""
+    weights = next(network.parameters()).data.view(-1).view(torch.int32)
+    weights[0] ^= 1 << 20  # in the mantissa: the number stays near to what it was

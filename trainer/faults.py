@@ -4,9 +4,9 @@ Two sources say what to break: the environment, `LIGHTKEEPER_FAULT="hang@rg_1.0:
 JSON file that every rank looks at once per step (one `stat`). `inject` writes that file.
 
 A fault fires once in the life of a job, whatever restarts: before it acts, a marker
-`FILE.fired/ID` is put on disk. Slowness is a property of a host: a rank of the same number that
-starts later on the host named in the marker is slow from its first step, one on another host
-is not. To forget everything, remove `FILE.fired`.
+`FILE.fired/ID` is put on disk. Slowness and `nan` are properties of a host: a rank of the same
+number that starts later on the host named in the marker has them from its first step, one on
+another host has not. To forget everything, remove `FILE.fired`.
 
 Here is what can be broken, and the files; `injector` is what breaks it, inside the rank.
 Standard library only, so that a launcher can check and inject without importing torch.
@@ -59,6 +59,12 @@ class Kind(StrEnum):
     """From now on it sends with 1/`factor` of the rate that moves the gradients in one step."""
     MISMATCH = "mismatch"
     """One collective inside the group differs from what the other ranks call."""
+    NAN = "nan"
+    """From now on the rank's gradient holds a NaN before anybody else sees it."""
+    CORRUPT = "corrupt"
+    """One bit of one weight flips after a commit, and nobody is told."""
+    LOSS_SPIKE = "loss_spike"
+    """The loss that the rank reports is `factor` times as high for a while; its gradient is not."""
     PAUSE = "pause"
     """Stands still for `seconds`, then goes on: no fault, and nobody may be accused of it."""
 
@@ -107,7 +113,12 @@ VARIANTS: Final[Mapping[Kind, tuple[Variant, ...]]] = MappingProxyType(
 )  # fmt: skip
 """Variants of a kind; the first is meant where none is said."""
 SLOW_KINDS: Final = frozenset({Kind.SLOW, Kind.SLOW_DATA, Kind.SLOW_LINK})
-_EVERY_PHASE: Final = frozenset(Kind) - SLOW_KINDS - {Kind.MISMATCH}
+LASTING: Final = SLOW_KINDS | {Kind.NAN}
+"""Properties of a host: what starts there later has them too."""
+SPIKE_STEPS: Final = 60
+"""How long a loss spike lasts: several polls at 1 Hz and 0.2 s a step."""
+_WITH_FACTOR: Final = SLOW_KINDS | {Kind.LOSS_SPIKE}
+_EVERY_PHASE: Final = frozenset(Kind) - LASTING - {Kind.MISMATCH, Kind.CORRUPT, Kind.LOSS_SPIKE}
 
 
 class FaultError(ValueError):
@@ -126,7 +137,7 @@ class Fault:
     step: int | None = None
     """First step at which it fires; None = at the next step, whichever that is."""
     factor: float = DEFAULT_FACTOR
-    """Of the slow kinds."""
+    """Of the slow kinds and `loss_spike`."""
     variant: Variant | None = None
     """None: the first of its kind."""
     phase: str = FIRST_PHASE
@@ -233,7 +244,7 @@ def parse_fault(data: Any) -> Fault:
     if name not in tuple(Kind):
         raise FaultError(f"fault {data['id']!r}: unknown kind {name!r} (known: {', '.join(Kind)})")
     kind = Kind(name)
-    if written and kind not in VARIANTS and kind not in SLOW_KINDS:
+    if written and kind not in VARIANTS and kind not in _WITH_FACTOR:
         raise FaultError(f"fault {data['id']!r}: {name!r} takes no argument")
     step = data.get("step")
     if step is not None and (type(step) is not int):
@@ -249,7 +260,7 @@ def parse_fault(data: Any) -> Fault:
         kind=kind,
         rank=data["rank"],
         step=step,
-        factor=_number(told, "factor", DEFAULT_FACTOR) if kind in SLOW_KINDS else DEFAULT_FACTOR,
+        factor=_number(told, "factor", DEFAULT_FACTOR) if kind in _WITH_FACTOR else DEFAULT_FACTOR,
         variant=_variant(told, kind),
         phase=phase,
         seconds=_number(told, "seconds", DEFAULT_SECONDS),
@@ -258,7 +269,7 @@ def parse_fault(data: Any) -> Fault:
 
 def _argument(kind: Kind, written: str) -> str:
     """What a kind's argument means."""
-    if kind in SLOW_KINDS:
+    if kind in _WITH_FACTOR:
         return "factor"
     is_number = kind is Kind.PAUSE and not written.isalpha()
     return "seconds" if is_number else "variant"

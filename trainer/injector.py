@@ -22,7 +22,9 @@ from typing import Any, Final, NoReturn
 from trainer.faults import (
     ENVIRONMENT,
     FIRST_PHASE,
+    LASTING,
     SLOW_KINDS,
+    SPIKE_STEPS,
     Fault,
     FaultError,
     Kind,
@@ -132,6 +134,8 @@ class Injector:
         """`declare` tells the keeper of a phase, as `StepReporter.phase` does."""
         self.slowness = dict.fromkeys(sorted(SLOW_KINDS), 1.0)
         """How many times longer than measured this rank has to take, by kind."""
+        self.nan = False
+        """Whether this rank's gradient is to hold a NaN."""
         self._rank = rank
         self._world_size = world_size
         self._host = host or socket.gethostname()
@@ -145,12 +149,14 @@ class Injector:
         self._from_file: tuple[Fault, ...] = ()
         self._armed: list[tuple[Fault, int]] = []
         self._mismatch: Variant | None = None
+        self._corruption = False
+        self._spikes: tuple[float, int] = (1.0, 0)
         if planned and file is None:
             raise FaultError(
                 f"{ENVIRONMENT} needs --fault-file FILE: markers in FILE.fired/ keep a fault "
                 "from firing again after a restart"
             )
-        self._inherit_slowness()
+        self._inherit()
 
     @property
     def slow_factor(self) -> float:
@@ -188,6 +194,17 @@ class Injector:
         variant, self._mismatch = self._mismatch, None
         return variant
 
+    def take_corruption(self) -> bool:
+        """Whether a bit of the weights has to flip now; asked once."""
+        corruption, self._corruption = self._corruption, False
+        return corruption
+
+    def take_spike(self) -> float:
+        """How many times higher the loss of this step is to be reported."""
+        factor, left = self._spikes
+        self._spikes = factor, max(0, left - 1)
+        return factor if left else 1.0
+
     def _fire(self, fault: Fault, step: int) -> None:
         refused = None
         if fault.kind is Kind.MISMATCH and self._world_size < 2:
@@ -204,32 +221,45 @@ class Injector:
             self._say(f"{self._rank}: error: fault {fault.id!r} refused: {refused}")
             return
         self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {step}")
-        if fault.kind in SLOW_KINDS:
-            self.slowness[fault.kind] = max(self.slowness[fault.kind], fault.factor)
-        elif fault.kind is Kind.MISMATCH:
-            self._mismatch = fault.how
-        elif fault.how is Variant.DECLARED:
-            with self._declare("compile"):
+        self._act(fault)
+
+    def _act(self, fault: Fault) -> None:
+        match fault.kind:
+            case Kind.SLOW | Kind.SLOW_DATA | Kind.SLOW_LINK:
+                self.slowness[fault.kind] = max(self.slowness[fault.kind], fault.factor)
+            case Kind.MISMATCH:
+                self._mismatch = fault.how
+            case Kind.NAN:
+                self.nan = True
+            case Kind.CORRUPT:
+                self._corruption = True
+            case Kind.LOSS_SPIKE:
+                self._spikes = fault.factor, SPIKE_STEPS
+            case Kind.PAUSE if fault.how is Variant.DECLARED:
+                with self._declare("compile"):
+                    self._acts[fault.kind](fault)
+            case _:
                 self._acts[fault.kind](fault)
-        else:
-            self._acts[fault.kind](fault)
 
     def _marker_of(self, fault: Fault) -> Path:
         assert self._file is not None  # noqa: S101
         return fired(self._file) / fault.id
 
-    def _inherit_slowness(self) -> None:
+    def _inherit(self) -> None:
         if self._file is None:
             return
         _, number = split_rank_name(self._rank)
         for marker in markers(self._file):
             same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
-            if marker.kind in SLOW_KINDS and same_place:
+            if marker.kind not in LASTING or not same_place:
+                continue
+            left = f"on {self._host}, as fault {marker.id!r} left it"
+            if marker.kind is Kind.NAN:
+                self.nan = True
+                self._say(f"{self._rank}: its gradients are NaN {left}")
+            else:
                 self.slowness[marker.kind] = max(self.slowness[marker.kind], marker.factor)
-                self._say(
-                    f"{self._rank}: {marker.factor:g} times slower on {self._host}, "
-                    f"as fault {marker.id!r} left it"
-                )
+                self._say(f"{self._rank}: {marker.factor:g} times slower {left}")
 
     def _read_if_changed(self, file: Path) -> None:
         try:

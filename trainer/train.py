@@ -252,6 +252,10 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             injector.strike("backward")
             gradients.zero_()
             loss.backward()
+            if injector.nan:
+                gradients[0] = math.nan
+            # Asked before anybody else's numbers are in it: that tells who was first.
+            finite = reporter.finite(loss=loss.detach(), grad_norm=gradients.norm())
             pace.end_work()
 
         with reporter.phase("communication"):
@@ -262,25 +266,34 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             if intra is not None:
                 variant = injector.take_mismatch(*broken.VARIANTS)
                 average_in_group(gradients, mean_loss, intra, variant)
+                norm = gradients.norm()
+                finite = reporter.finite(loss=mean_loss, grad_norm=norm, where="group") and finite
 
-            # TorchFT would commit a NaN. This group abstains from such a step instead: it
-            # brings zeros, so that the other groups can commit, and votes no for itself.
-            # One step behind, it then heals from them.
-            loss_value = float(mean_loss)
-            finite = math.isfinite(loss_value) and bool(gradients.norm().isfinite())
+            # TorchFT would commit a NaN, and a vote against it after the exchange keeps it from
+            # this group alone. This group abstains from such a step instead: it brings zeros, so
+            # that the other groups can commit, and votes no for itself. One step behind, it then
+            # heals from them.
             if not finite:
                 gradients.zero_()
 
             # Across groups: waits for the quorum, then averages over its participants.
             manager.allreduce(gradients).wait()
+            # What came back may hold somebody else's NaN: nobody takes that in.
+            finite = reporter.finite(grad_norm=gradients.norm(), where="exchanged") and finite
             if not finite:
-                manager.report_error(FloatingPointError(f"loss {loss_value} at step {step}"))
+                manager.report_error(FloatingPointError(f"not finite at step {step}"))
             committed = manager.should_commit()  # a healing group loads its new weights in here
 
         with reporter.phase("optimizer"):
             injector.strike("optimizer")
             if committed:
                 optimizer.step()
+                if injector.take_corruption():
+                    broken.flip_bit(network)
+                # Every rank of every group holds all weights: one shard, equal everywhere.
+                reporter.fingerprint(network, manager.current_step(), shard=0)
+
+        loss_value = float(mean_loss) * injector.take_spike()
 
         reporter.end_step(
             step, committed=committed, loss=loss_value, tokens=opt.batch * opt.context

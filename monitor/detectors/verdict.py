@@ -18,6 +18,7 @@ class Kind(StrEnum):
     MISMATCH = "mismatch"  # H2
     DEADLOCK = "deadlock"  # H2 by order, H3: all wait inside of collectives, nobody is absent
     STRAGGLER = "straggler"  # S1
+    STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
 
 
 __all__ = ["Confidence", "Kind", "Verdict"]
@@ -43,5 +44,7 @@ class Verdict:
     """What it rests on: source -> observation."""
     lost_s: float = 0.0
     """Fleet time lost to it so far, for faults that only slow (straggler)."""
+    spare: str = ""
+    """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""

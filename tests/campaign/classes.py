@@ -82,6 +82,7 @@ _HUNG = frozenset({"not_entered"})
 _MISMATCH = frozenset({"mismatch"})
 _TANGLED = frozenset({"mismatch", "deadlock"})
 _SLOW = frozenset({"straggler"})
+_CORRUPT = frozenset({"state_corrupt"})
 _PAIRS = ("2x2",)
 
 _CLASSES: Final = (
@@ -144,6 +145,12 @@ _CLASSES: Final = (
         "slow-link", "sends with a 3rd, 5th or 8th of a fair rate", _slow("slow-link"), _SLOW,
         limit_s=180.0, settle_s=20.0,
         open_question="a ring moves at the pace of its slowest link for everybody",
+    ),
+    FaultClass(
+        "nan", "its gradients hold a NaN from then on", lambda random: {"kind": "nan"}, _CORRUPT,
+    ),
+    FaultClass(
+        "corrupt", "one bit of one weight flips", lambda random: {"kind": "corrupt"}, _CORRUPT,
     ),
     FaultClass(
         "host-killed", "all processes of a group and their WorkerServers SIGKILLed at once",

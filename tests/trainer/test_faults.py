@@ -68,7 +68,7 @@ def test_several_specs_are_separated_by_commas():
         pytest.param("burn@rg_1.0:3", "fault 'burn@rg_1.0:3': unknown kind 'burn' "
                      "(known: "
                      "hang, gil, stop, crash, segfault, abort, raise, slow, slow-data, slow-link, "
-                     "mismatch, pause)", id="kind"),
+                     "mismatch, nan, corrupt, loss_spike, pause)", id="kind"),
         pytest.param("hang@rg_1:3", "fault 'hang@rg_1:3': not a rank name: 'rg_1' "
                      "(expected GROUP.RANK, such as rg_0.1)", id="rank"),
         pytest.param("hang@rg_1.0:soon", "fault 'hang@rg_1.0:soon': step 'soon' is not a number",

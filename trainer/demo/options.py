@@ -17,6 +17,8 @@ FAULTS: Final = {
     "crash": "a rank is killed (SIGKILL)",
     "slow": "a rank is several times slower from then on",
     "mismatch": "a rank calls another collective than its peers (2 ranks a group)",
+    "nan": "a rank's gradient holds NaN from then on",
+    "corrupt": "a bit of a rank's weights flips, and nobody is told",
     "mismatch:size": "a rank brings another size than its peers: gloo aborts (2 ranks a group)",
 }
 

@@ -29,6 +29,8 @@ EXPECTED_KIND: Final = {
     "stop": "not_entered",
     "crash": "dead",
     "slow": "straggler",
+    "nan": "state_corrupt",
+    "corrupt": "state_corrupt",
     "mismatch": "mismatch",
     "mismatch:size": "mismatch",
 }
