@@ -31,6 +31,7 @@ MONITOR_OPTIONS: Final = (
     "--set", "crash_loop_after=1000",  # the same rank is hit again and again, on purpose
     "--set", "program_bug_after=1000",
     "--set", "keep_resolved_s=600",
+    "--set", "cool_down_s=0",  # as if each fault came on a calm day
 )  # fmt: skip
 """What differs from the monitor's defaults, and only about evicting: no threshold of a detector."""
 
