@@ -85,7 +85,8 @@ def _pause(fault: Fault) -> None:
         case Variant.GIL:
             ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
         case Variant.GC:
-            garbage: list[Any] = [[] for _ in range(1_000_000)]  # 0.1 s of GIL a collection
+            # Some 30 ms of GIL a collection: on a busy core the pause must still end in time.
+            garbage: list[Any] = [[] for _ in range(200_000)]
             while time.monotonic() < until:
                 gc.collect()
             del garbage
