@@ -23,7 +23,7 @@ from monitor.detectors.inhibit import inhibit
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -160,12 +160,12 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if verdict.kind not in _HOLDS_NOBODY_UP]
+        faults = [verdict for verdict in firing if verdict.kind not in SLOWS_ONLY]
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
             blamed={victim: fault.groups[0] for fault in faults for victim in fault.victims},
-            stalled=bool(faults) or any(v.kind not in _HOLDS_NOBODY_UP for v in found),
+            stalled=bool(faults) or any(v.kind not in SLOWS_ONLY for v in found),
         )
         return standing, reasons
 
@@ -263,8 +263,6 @@ class Pipeline:
 
 
 _HOUR_S: Final = 3600.0
-_HOLDS_NOBODY_UP: Final = frozenset({Kind.STRAGGLER, Kind.STATE_CORRUPT})
-"""Steps go on: nobody waits, and paces can be compared."""
 
 
 def _accuses(verdict: Verdict) -> bool:

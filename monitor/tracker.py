@@ -12,7 +12,7 @@ eviction asked before is finished or asked again, never forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -90,16 +90,20 @@ class Tracker:
                 found.update(dict.fromkeys(incident.groups, incident))
         return found
 
-    def owner(self, verdict: Verdict) -> Incident | None:
-        """The open incident that a verdict belongs to."""
-        for incident in self.incidents.values():
-            if (
-                incident.open
-                and incident.kind is verdict.kind
-                and set(incident.groups) & set(verdict.groups)
-            ):
-                return incident
-        return None
+    def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
+        """The open incident that a verdict belongs to: of the same groups, else of some of them.
+
+        `taken`: incidents that other verdicts of this tick belong to.
+        """
+        found = [
+            incident
+            for incident in self.incidents.values()
+            if incident.open
+            and incident.id not in taken
+            and incident.kind is verdict.kind
+            and set(incident.groups) & set(verdict.groups)
+        ]
+        return min(found, key=lambda one: one.groups != verdict.groups, default=None)
 
     def update(
         self,
@@ -111,7 +115,9 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
         now_s = history.now_s
-        seen = {self._see(history, verdict) for verdict in verdicts}
+        seen: set[IncidentId] = set()
+        for verdict in verdicts:
+            seen.add(self._see(history, verdict, seen))
         for incident in self.open():
             if incident.id not in seen and incident.kind not in unknown:
                 self._miss(history, incident, inhibited or {})
@@ -126,8 +132,8 @@ class Tracker:
 
     # -- verdicts --------------------------------------------------------------------------
 
-    def _see(self, history: History, verdict: Verdict) -> IncidentId:
-        incident = self.owner(verdict)
+    def _see(self, history: History, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentId:
+        incident = self.owner(verdict, taken)
         if incident is None:
             incident = _opened(history, verdict, self.incidents)
             self._sightings[incident.id] = 0

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = "LIGHTKEEPER_FINGERPRINT_EVERY"
 DEFAULT_EVERY: Final = 10
 """Steps. Smaller finds corruption sooner; the cost is bounded by `_SHARE` anyway."""
-PART_BYTES: Final = 64 * 2**20
-"""At most so much is read at once; larger shards go in pieces, one a fingerprint, in turn. On a CPU
-64 MiB take 5 to 10 ms (tests/bench), on a GPU well under one."""
+CPU_PART_BYTES: Final = 16 * 2**20
+"""At most so much is read at once; larger shards go in parts, one a fingerprint, in turn. On a CPU
+16 MiB take 2 to 5 ms (tests/bench)."""
+PART_BYTES: Final = 4 * 2**30
+"""The same on an accelerator, whose memory gives terabytes a second."""
 _SHARE: Final = 1e-3
 _MOST_STRIDE: Final = 1024
 _BLOCK: Final = 8192
@@ -74,14 +76,15 @@ class Fingerprinter:
             if self._pending:
                 self._collect()
             every = self._every if every is None else every
-            if every > 0 and step % (every * self._stride) == 0 and not self._healing:
+            if every > 0 and _due(step, every, self._stride) and not self._healing:
                 began_s = time.thread_time()
                 if step <= self._last:  # back to a checkpoint: what comes now is another history
                     self._rollbacks += 1
                     self._note_lineage()
                 self._last = step
                 self._take(parameters, step, every, shard)
-                self._pay(time.thread_time() - began_s)
+                if step % every == 0:  # the early ones come too close to each other to be a measure
+                    self._pay(time.thread_time() - began_s)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._on = False
             complain(f"lightkeeper takes no fingerprints of the weights: {exc!r}", stacklevel=4)
@@ -179,6 +182,13 @@ class _Pending:
     values: list[_Value]
 
 
+def _due(step: int, every: int, stride: int) -> bool:
+    """Every so many steps; and early on at 1, 2, 4 ...: what was seen to be equal once can later
+    be told from what never was.
+    """
+    return step % (every * stride) == 0 or (0 < step < every and step & (step - 1) == 0)
+
+
 def _setting(environ: Mapping[str, str]) -> int:
     text = environ.get(ENVIRONMENT) or str(DEFAULT_EVERY)
     try:
@@ -208,7 +218,13 @@ def _local(tensor: Any) -> Tensor:
 
 def _lane(tensors: list[Tensor], shard: int, every: int) -> int:
     shapes = ";".join(f"{tensor.dtype}{tensor.numel()}" for tensor in tensors)
-    return zlib.crc32(f"1 {shard} {every} {PART_BYTES} {_BLOCK} {shapes}".encode())
+    setting = f"1 {shard} {every} {_part_bytes(tensors)} {_BLOCK}"
+    return zlib.crc32(f"{setting} {shapes}".encode())
+
+
+def _part_bytes(tensors: list[Tensor]) -> int:
+    on_cpu = not tensors or tensors[0].device.type == "cpu"
+    return CPU_PART_BYTES if on_cpu else PART_BYTES
 
 
 def _sizes(tensors: list[Tensor]) -> list[int]:
@@ -219,7 +235,7 @@ def _sizes(tensors: list[Tensor]) -> list[int]:
 def _part(tensors: list[Tensor], turn: int) -> tuple[int, int]:
     """Which part's turn it is, and how many there are."""
     # an odd number of them: whoever takes every second, fourth ... comes by all
-    parts = -(-sum(_sizes(tensors)) * 8 // PART_BYTES) | 1
+    parts = -(-sum(_sizes(tensors)) * 8 // _part_bytes(tensors)) | 1
     return turn % parts, parts
 
 
@@ -261,12 +277,10 @@ def _sums(words: Tensor) -> Iterator[Tensor]:
 
 def _odd_weights(torch: Any, count: int, device: Any) -> Tensor:
     """Fixed numbers that look random; odd, so that no difference is lost by multiplying."""
-    numbers = [_signed(_mixed(n) | 1) for n in range(count)]
-    weights: Tensor = torch.tensor(numbers, dtype=torch.int64)
-    if device.type == "cpu":
-        return weights
-    sent: Tensor = weights.pin_memory().to(device, non_blocking=True)
-    return sent
+    numbers = (torch.arange(count, device=device) + 1) * _signed(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ numbers >> 30) * _signed(0xBF58476D1CE4E5B9)
+    weights: Tensor = numbers ^ numbers >> 27 | 1
+    return weights
 
 
 def _sent_home(torch: Any, total: Tensor) -> _Value:

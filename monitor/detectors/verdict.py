@@ -23,6 +23,9 @@ class Kind(StrEnum):
 
 __all__ = ["Confidence", "Kind", "Verdict"]
 
+SLOWS_ONLY: frozenset[Kind] = frozenset({Kind.STRAGGLER, Kind.STATE_CORRUPT})
+"""Kinds that stop nobody: beside them the fleet still has a pace to compare."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

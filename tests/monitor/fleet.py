@@ -532,7 +532,7 @@ class SimFleet:
             rank.place = "cross"
             rank.enter_phase("communication", self.now_s)
 
-    def _barrier(self) -> None:
+    def _barrier(self) -> None:  # noqa: C901 - one way a group, in one place
         inside = {
             name: all(r.place == "cross" and r.alive for r in ranks)
             for name, ranks in self.groups.items()

@@ -98,6 +98,13 @@ def test_they_are_taken_at_multiples_of_every_and_the_last_ones_are_kept(prints)
     assert [step for step, *_ in found.rows] == [30, 40, 50]
 
 
+def test_early_on_they_are_taken_at_powers_of_two(prints):
+    weights = [torch.randn(10)]
+    assert [prints(weights, step).rows[-1][0] for step in range(1, 11)] == [
+        1, 2, 2, 4, 4, 4, 4, 8, 8, 10,
+    ]  # fmt: skip
+
+
 def test_every_zero_takes_none(prints):
     assert prints([torch.randn(10)], every=0) is None
 
@@ -117,7 +124,7 @@ def test_only_the_same_shapes_shard_and_setting_share_a_lane(prints):
 
 
 def test_a_large_shard_goes_in_pieces_and_every_bit_is_in_one(prints, monkeypatch):
-    monkeypatch.setattr(fingerprint, "PART_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "CPU_PART_BYTES", 1000)
     weights = [torch.randn(300), torch.randn(301), torch.randn(7)]  # 2.4 KB: three pieces
     steps = iter(range(10, 10_000, 10))
 
@@ -136,7 +143,7 @@ def test_a_large_shard_goes_in_pieces_and_every_bit_is_in_one(prints, monkeypatc
 
 
 def test_whoever_takes_every_second_one_comes_by_all_pieces(monkeypatch):
-    monkeypatch.setattr(fingerprint, "PART_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "CPU_PART_BYTES", 1000)
     weights = [torch.arange(1000.0)]  # 4 KB: five pieces, an odd number
     for stride in (1, 2, 4, 8):
         pieces = [

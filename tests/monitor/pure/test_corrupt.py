@@ -13,7 +13,6 @@ from monitor.incident import State
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Unreachable
 from tests.monitor.fleet import (
-    START_S,
     Drive,
     SimFleet,
     at,
@@ -299,12 +298,12 @@ SCRIPTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("votes", [True, False], ids=["votes", "no votes"])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_is_late_lost_or_shuffled_adds_no_eviction(name, votes, seed):
     script, guilty = SCRIPTS[name]
-    drive = run(script=list(script), votes=votes, every=5, alter=Disorder(seed), ticks=50)
+    drive = run(script=list(script), votes=votes, every=5, alter=Disorder(seed), ticks=36)
     corrupt = {i.groups[0] for i in fired(drive) if i.kind == "state_corrupt"
                and i.milestones.evict_asked_s is not None}  # fmt: skip
     assert corrupt <= guilty
@@ -320,7 +319,7 @@ def test_the_order_of_the_observations_changes_nothing(name):
 
 
 def test_a_healthy_fleet_with_fingerprints_and_losses_is_passed_in_silence():
-    drive = run(3, 2, noise=0.2, every=3, ticks=300)
+    drive = run(3, 2, noise=0.2, every=3, ticks=120)
     assert fired(drive) == []
     assert drive.last.detector_failures == {}
 
@@ -329,4 +328,3 @@ def test_how_many_attempts_it_takes_is_an_option():
     config = KeeperConfig(spoilt_attempts=1)
     drive = run(script=[at(20, nan("rg_1.0", attempts=8))], config=config)
     assert drive.evicted() == ["rg_1"]
-    assert START_S < drive.last.now_s
