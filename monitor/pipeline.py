@@ -22,8 +22,9 @@ from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
+from monitor.detectors.silent_mismatch import sampled_records, silent_mismatch
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -80,6 +81,7 @@ DETECTORS: Final = (
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
+    Detector("silent_mismatch", Kind.MISMATCH, lambda history, _: silent_mismatch(history)),
     Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
 )
@@ -126,7 +128,7 @@ class Pipeline:
         decisions = self._decide(snapshot)
         wanted: tuple[RankName, ...] | None = ()
         if graph is not None:
-            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+            wanted = _guarded("records", failures, lambda: self._wanted(graph))
         return TickResult(
             now_s=snapshot.now_s,
             verdicts=verdicts,
@@ -137,6 +139,9 @@ class Pipeline:
             rank_health=_health(self._history, graph),
             detector_failures=failures,
         )
+
+    def _wanted(self, graph: WaitGraph) -> tuple[RankName, ...]:
+        return wanted_records(self._history, graph) or sampled_records(self._history, graph)
 
     def _detect(
         self, graph: WaitGraph | None, failures: dict[str, str]
@@ -160,12 +165,12 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if verdict.kind not in SLOWS_ONLY]
+        faults = [verdict for verdict in firing if verdict.stops]
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
             blamed={victim: fault.groups[0] for fault in faults for victim in fault.victims},
-            stalled=bool(faults) or any(v.kind not in SLOWS_ONLY for v in found),
+            stalled=bool(faults) or any(v.stops for v in found),
         )
         return standing, reasons
 
@@ -266,11 +271,11 @@ _HOUR_S: Final = 3600.0
 
 
 def _accuses(verdict: Verdict) -> bool:
-    """Whether it speaks against its groups: corrupt state that only asks for a person does not,
-    and must not stand in the way of evicting another that hangs.
+    """Whether it speaks against its groups: what only asks for a person does not, and must not
+    stand in the way of evicting another that hangs.
     """
-    page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
-    return not (verdict.kind is Kind.STATE_CORRUPT and page_only)
+    unsure = verdict.kind is Kind.STATE_CORRUPT and verdict.confidence is Confidence.UNSURE
+    return not (unsure or verdict.spare)
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

@@ -51,3 +51,8 @@ class Verdict:
     """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether anybody stands still because of it; a mismatch that is spared hangs nothing."""
+        return self.kind not in SLOWS_ONLY and not (self.kind is Kind.MISMATCH and self.spare)
