@@ -28,12 +28,13 @@ from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.replica_lag import replica_lag
+from monitor.detectors.silent_mismatch import sampled_records, silent_mismatch
 from monitor.detectors.slow_pause import slow_pause
 from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
-from monitor.detectors.verdict import Confidence, Kind, Verdict, stops
+from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -105,6 +106,7 @@ DETECTORS: Final = (
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("all_wait", Kind.DEADLOCK, all_wait),
+    Detector("silent_mismatch", Kind.MISMATCH, lambda history, _: silent_mismatch(history)),
     Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
     Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
@@ -228,13 +230,13 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if stops(verdict)]
-        self._pardon(shields, [*faults, *(verdict for verdict in found if stops(verdict))])
+        faults = [verdict for verdict in firing if verdict.stops]
+        self._pardon(shields, [*faults, *(verdict for verdict in found if verdict.stops)])
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
             blamed=self._tracker.blamed(self._history),
-            stalled=bool(faults) or any(stops(verdict) for verdict in found),
+            stalled=bool(faults) or any(verdict.stops for verdict in found),
         )
         return standing, reasons
 
@@ -364,11 +366,11 @@ _GRAPH: Final = "waits"
 
 
 def _accuses(verdict: Verdict) -> bool:
-    """Whether it speaks against its groups: corrupt state that only asks for a person does not,
-    and must not stand in the way of evicting another that hangs.
+    """Whether it speaks against its groups: what only asks for a person does not, and must not
+    stand in the way of evicting another that hangs.
     """
-    page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
-    return not (verdict.kind is Kind.STATE_CORRUPT and page_only)
+    unsure = verdict.kind is Kind.STATE_CORRUPT and verdict.confidence is Confidence.UNSURE
+    return not (unsure or verdict.spare)
 
 
 _NO_MEMORY: Final = frozenset({"_config", "_detectors"})
@@ -386,7 +388,8 @@ def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T 
 def _wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records a detector asks for; sorted, each once."""
     suspected = {*wanted_records(history, graph), *wanted_unphased(history, graph)}
-    return tuple(sorted({*suspected, *wanted_late(history), *wanted_across(history, graph)}))
+    suspected |= {*wanted_late(history), *wanted_across(history, graph)}
+    return tuple(sorted(suspected)) or sampled_records(history, graph)
 
 
 def _view(

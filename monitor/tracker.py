@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Verdict, stops
+from monitor.detectors.verdict import Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, IncidentId, RankName
@@ -105,7 +105,7 @@ class Tracker:
         """
         found: dict[RankName, GroupName] = {}
         for incident in self.open():
-            if incident.state is State.PENDING or not stops(incident.verdict):
+            if incident.state is State.PENDING or not incident.verdict.stops:
                 continue
             for rank in incident.verdict.victims:
                 track = history.tracks.get(rank)
@@ -480,7 +480,7 @@ def _out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: PLR0911 - one reason a line
+def _passed(  # noqa: C901, PLR0911 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
@@ -505,6 +505,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             if gone:
                 return "its process ended"
+            if not incident.verdict.stops:
+                return "not seen any more" if unseen_s >= 2 * config.sample_s else None
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
             return "recovered by itself" if moved else None
         case Kind.STATE_CORRUPT:

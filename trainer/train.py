@@ -36,7 +36,9 @@ from torch import Tensor, nn
 from torchft import Manager, ProcessGroupGloo
 
 import worker_server
-from trainer import data, faults, model, options, status
+from trainer import aside, broken, data, faults, link, model, options, status
+from trainer.faults import Kind, Variant
+from trainer.injector import Injector
 from trainer.pace import Pace
 from worker_server.wire import rank_name
 
@@ -78,7 +80,15 @@ def read_place() -> Place:
     )
 
 
-def join_group(place: Place, timeout_s: float) -> dist.ProcessGroup | None:
+@dataclass(frozen=True, slots=True)
+class Intra:
+    """The ranks of one replica group, twice: jobs have several process groups over them."""
+
+    gradients: dist.ProcessGroup
+    metrics: dist.ProcessGroup
+
+
+def join_group(place: Place, timeout_s: float) -> Intra | None:
     """Meet the other ranks of this replica group; None when this rank is the whole group.
 
     `init_process_group` also brings up the store in which TorchFT's Manager leaves its address.
@@ -87,8 +97,10 @@ def join_group(place: Place, timeout_s: float) -> dist.ProcessGroup | None:
     dist.init_process_group("gloo", timeout=timeout)
     if place.world_size == 1:
         return None
-    group: dist.ProcessGroup = dist.new_group(timeout=timeout, group_desc="intra")
-    return group
+    return Intra(
+        gradients=dist.new_group(timeout=timeout, group_desc="intra"),
+        metrics=dist.new_group(timeout=timeout, group_desc="metrics"),
+    )
 
 
 def flatten_gradients(network: nn.Module) -> Tensor:
@@ -151,25 +163,17 @@ def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) 
 
 
 def average_in_group(
-    gradients: Tensor, loss: Tensor, group: dist.ProcessGroup, variant: faults.Variant | None
+    gradients: Tensor, loss: Tensor, intra: Intra, variant: Variant | None
 ) -> None:
     """Average both over the ranks of this replica group, in place; `variant` injects a fault."""
-    if variant is None:
-        dist.all_reduce(gradients, group=group)
-    elif variant is faults.Variant.SIZE:
-        dist.all_reduce(gradients[: gradients.numel() // 2], group=group)
+    if variant is not None:
+        broken.all_reduces(gradients, loss, intra.gradients, intra.metrics, variant)
     else:
-        gathered = [torch.empty_like(gradients) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(gathered, gradients, group=group)
-    dist.all_reduce(loss, group=group)
-    gradients /= dist.get_world_size(group)  # gloo sums; it has no average
-    loss /= dist.get_world_size(group)
-
-
-def flip_bit(network: nn.Module) -> None:
-    """Silent data corruption: one bit of one weight, and whoever holds it does not know."""
-    weights = next(network.parameters()).data.view(-1).view(torch.int32)
-    weights[0] ^= 1 << 20  # in the mantissa: the number stays near to what it was
+        dist.all_reduce(gradients, group=intra.gradients)
+        dist.all_reduce(loss, group=intra.metrics)
+    size = dist.get_world_size(intra.gradients)
+    gradients /= size  # gloo sums; it has no average
+    loss /= size
 
 
 def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, PLR0915 - reads top to bottom
@@ -194,12 +198,13 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
         optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
         state = collect_state(network, optimizer)
 
-        injector = faults.Injector(
+        injector = Injector(
             place.name,
             world_size=place.world_size,
             host=place.host,
             file=opt.fault_file,
             planned=faults.parse_specs(os.environ.get(faults.ENVIRONMENT, "")),
+            declare=reporter.phase,
         )
         pace = Pace(opt.step_time_s)
         record = status.open_for(opt.status_file, place.name)
@@ -223,10 +228,12 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             clock = torch.tensor([step])
             if intra is not None:
                 # All ranks of the group read for the step of group rank 0.
-                dist.broadcast(clock, group_src=0, group=intra)
+                root = 1 if injector.take_mismatch(Variant.ROOT) else 0
+                dist.broadcast(clock, group_src=root, group=intra.gradients)
 
         with reporter.phase("data"):
             injector.poll(step)
+            pace.load_data(injector.slowness[Kind.SLOW_DATA])
             inputs, targets = corpus.batch(
                 seed=opt.seed,
                 step=int(clock),
@@ -237,10 +244,12 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             )
 
         with reporter.phase("forward"):
+            injector.strike("forward")
             pace.begin_work(injector.slow_factor)
             loss = network(inputs, targets)
 
         with reporter.phase("backward"):
+            injector.strike("backward")
             gradients.zero_()
             loss.backward()
             if injector.nan:
@@ -250,9 +259,13 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             pace.end_work()
 
         with reporter.phase("communication"):
+            injector.strike("communication")
+            if injector.slowness[Kind.SLOW_LINK] > 1.0:
+                link.throttle(link.FAIR_BYTES_PER_S / injector.slowness[Kind.SLOW_LINK])
             mean_loss = loss.detach()
             if intra is not None:
-                average_in_group(gradients, mean_loss, intra, injector.take_mismatch())
+                variant = injector.take_mismatch(*broken.VARIANTS)
+                average_in_group(gradients, mean_loss, intra, variant)
                 norm = gradients.norm()
                 finite = reporter.finite(loss=mean_loss, grad_norm=norm, where="group") and finite
 
@@ -272,10 +285,11 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             committed = manager.should_commit()  # a healing group loads its new weights in here
 
         with reporter.phase("optimizer"):
+            injector.strike("optimizer")
             if committed:
                 optimizer.step()
                 if injector.take_corruption():
-                    flip_bit(network)
+                    broken.flip_bit(network)
                 # Every rank of every group holds all weights: one shard, equal everywhere.
                 reporter.fingerprint(network, manager.current_step(), shard=0)
 
@@ -298,6 +312,18 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, 
             )
         if committed and opt.fingerprint_every and done % opt.fingerprint_every == 0:
             record.write("fingerprint", step=done, sha256=status.fingerprint(state))
+
+        if committed:
+            aside.now_and_then(
+                opt,
+                step=done,
+                rank=place.name,
+                network=network,
+                corpus=corpus,
+                state=state,
+                reporter=reporter,
+                record=record,
+            )
 
     record.write("finished", step=manager.current_step())
     record.close()

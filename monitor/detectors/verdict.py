@@ -63,9 +63,9 @@ class Verdict:
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
 
-
-def stops(verdict: Verdict) -> bool:
-    """Whether a fault makes others stand still."""
-    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
-        return bool(verdict.victims)
-    return verdict.kind not in SLOWS_ONLY
+    @property
+    def stops(self) -> bool:
+        """Whether anybody stands still because of it; a mismatch that is spared hangs nothing."""
+        if self.kind is Kind.LIGHTHOUSE_AWAY:
+            return bool(self.victims)
+        return self.kind not in SLOWS_ONLY and not (self.kind is Kind.MISMATCH and self.spare)

@@ -150,7 +150,9 @@ class SimRank:
         self.phase, self.phase_since_s = phase, now_s
         self.progress += 1
 
-    def enter_collective(self, op: str, now_s: float, size: int = 1000) -> None:
+    def enter_collective(
+        self, op: str, now_s: float, size: int = 1000, dtype: str = "torch.float32"
+    ) -> None:
         self.enqueued += 1
         self.op, self.head_since_s = op, now_s
         self.ring.append(
@@ -158,6 +160,7 @@ class SimRank:
                 "seq": self.enqueued,
                 "op": op,
                 "sizes_in": ((size,),),
+                "dtype": dtype,
                 "step": self.step,
                 "attempt": self.attempt,
                 "nth": self.nth,
@@ -241,7 +244,8 @@ def slow(rank: str, factor: float) -> Fault:
 
 
 def mismatch(rank: str, how: str = "op") -> Fault:
-    """The rank's next all_reduce is another one: op, size, extra, or abort (op, then SIGABRT)."""
+    """The rank's next all_reduce is another one: op, size, extra, abort (op, then SIGABRT), dtype
+    (the same bytes, which hangs nothing)."""
 
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).odd = how
@@ -639,6 +643,9 @@ class SimFleet:
                 rank.enter_collective("all_to_all", self.now_s)
             case "size":
                 rank.enter_collective("all_reduce", self.now_s, size=2000)
+            case "dtype":
+                rank.odd = None
+                rank.enter_collective("all_reduce", self.now_s, dtype="torch.int32")
             case _:
                 rank.enter_collective("all_reduce", self.now_s)
         if rank.odd == "abort":
@@ -988,7 +995,7 @@ class SimFleet:
                     seq=entry["seq"],
                     op=entry["op"],
                     sizes_in=entry["sizes_in"],
-                    dtype="torch.float32",
+                    dtype=entry.get("dtype", "torch.float32"),
                     step=None if self.source is None else entry["step"],
                     attempt=None if self.source is None else entry["attempt"],
                     nth=entry["nth"],
