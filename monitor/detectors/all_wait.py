@@ -58,7 +58,7 @@ def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 
 def _hang_after_s(history: History) -> float:
-    return max(history.hang_after_s(track) for track in history.present())
+    return max((history.hang_after_s(track) for track in history.present()), default=0.0)
 
 
 def _still_s(history: History, graph: WaitGraph) -> float | None:
