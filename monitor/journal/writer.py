@@ -219,6 +219,7 @@ class Journal:
         with self._changed:
             problem = self._stats.problem
             self._stats = replace(self._stats, files=number, problem=None)
+            self._turn_asked = False  # by ticks that waited for this file
         if problem is not None:
             log.warning("the journal is written again, %s", self._path)
 

@@ -53,25 +53,28 @@ class Tape:
         packer = Packer()
         return b"".join(packer.line(text) for text in self.files[number]) + packer.end()
 
-    def check(self) -> None:
-        """Every file, alone, gives the snapshots, the decisions and the memory that were."""
+    def check(self, *, all_files: bool = True) -> None:
+        """Every file (else the first two and the last), alone, gives the snapshots, the decisions
+        and the memory that were."""
         if self.pipeline._detectors != DETECTORS:
             return
-        snapshots, results = iter(self.snapshots), iter(self.results)
+        last = len(self.files) - 1
         for number, texts in enumerate(self.files):
+            if not (all_files or number in (0, 1, last)):
+                continue
             replay, ticks = replay_file(texts)
-            for one in ticks:
-                assert one.tick.snapshot == next(snapshots)
+            start = number * self.turn_every
+            assert len(ticks) == min(self.turn_every, len(self.snapshots) - start)
+            for place, one in enumerate(ticks, start):
+                assert one.tick.snapshot == self.snapshots[place]
                 assert one.difference() is None
-                assert one.result == next(results)
-            if number + 1 < len(self.files):
+                assert one.result == self.results[place]
+            expected = dict(self.pipeline.memory())
+            if number < last:
                 told_next = json.loads(self.files[number + 1][0])["memory"]
                 expected = recall.read(told_next, self.config)
-            else:
-                expected = dict(self.pipeline.memory())
             assert replay.pipeline is not None
             assert dict(replay.pipeline.memory()) == expected
-        assert next(snapshots, None) is None
 
     def __getattr__(self, name: str):
         return getattr(self.pipeline, name)

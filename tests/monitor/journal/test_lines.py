@@ -70,7 +70,7 @@ def test_a_file_that_nobody_ended_gives_every_tick_that_was_written(file: Path) 
     assert read(file) == (40, Closed(file, End.CUT))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, len(WHOLE) - 1))
 def test_any_cut_is_read_up_to_the_cut(file: Path, length: int) -> None:
     file.write_bytes(WHOLE[:length])
@@ -87,7 +87,7 @@ def test_any_cut_is_read_up_to_the_cut(file: Path, length: int) -> None:
         assert closed == Closed(file, End.CUT)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
 def test_any_damaged_byte_raises_only_the_one_error_and_nothing_wrong_is_read(
     file: Path, place: int, bits: int
@@ -112,7 +112,7 @@ def test_any_bytes_raise_only_the_one_error(file: Path, data: bytes, pressed: bo
         found([file])
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_json_in_a_sound_line_raises_only_the_one_error(
     file: Path, data: st.DataObject

@@ -43,7 +43,7 @@ def accounts(tape: Tape, number: int = 0, **changes) -> tuple[Account, Account]:
     return live, now
 
 
-@settings(max_examples=4, deadline=None, derandomize=True,
+@settings(max_examples=3, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                  HealthCheck.large_base_example])  # fmt: skip
 @given(sick_fleets())

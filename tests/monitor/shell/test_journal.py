@@ -149,7 +149,7 @@ def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
     assert run.journal.stats.lost == 0
     assert ticks_of(tmp_path, run.results)[-1] == 120
     for path in kept:
-        assert ticks_of(path, run.results)
+        assert len(ticks_of(path, run.results)) > 5 or path == kept[-1]
 
 
 def test_files_turn_by_age(tmp_path: Path, runs: list[Run]) -> None:
