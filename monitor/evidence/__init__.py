@@ -9,7 +9,8 @@ has not is named in the manifest. The tick only hands over what it saw. The evic
 answers are in the monitor's memory, never for the disk, and never longer than the deadline.
 """
 
-from monitor.evidence.capture import Evidence, Ticket, keep_of
+from monitor.evidence.capture import Evidence, keep_of
+from monitor.evidence.lanes import Ticket
 from monitor.evidence.shelf import Keep, Shelf
 
 __all__ = ["Evidence", "Keep", "Shelf", "Ticket", "keep_of"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +15,7 @@ from monitor.config import KeeperConfig
 from monitor.evidence.asking import Asker, judged
 from monitor.evidence.bundle import Content, Moment, MomentName, filler
 from monitor.evidence.fleet import Memory, Seen, fleet_json, records_in_hand
+from monitor.evidence.lanes import QUEUE, Job, Lane, Ticket
 from monitor.evidence.parts import Part
 from monitor.evidence.shelf import Keep, Shelf
 from monitor.evidence.whom import Whom, concerned
@@ -30,8 +29,6 @@ from monitor.view import BundleView
 
 log = logging.getLogger(__name__)
 
-QUEUE: Final = 64
-"""Moments waiting to be taken; more incidents at once are one fault that many tell of."""
 TIDY_S: Final = 3600.0
 """How often the folder is looked at: bundles grow too old while nothing happens."""
 STUCK_S: Final = 10.0
@@ -47,53 +44,6 @@ def keep_of(config: KeeperConfig) -> Keep:
     return Keep(
         config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
     )
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One moment on its way. `wait` is what the evictor calls."""
-
-    incident_id: IncidentId
-    moment: MomentName
-    limit_s: float
-    began: float = field(default_factory=time.monotonic)
-    answered: threading.Event = field(default_factory=threading.Event)
-    """Everything that comes is in memory; the rank may go."""
-    said: str = ""
-
-    def wait(self) -> str:
-        """Wait until the ranks have answered, at most `limit_s` from when it was asked for."""
-        left_s = self.began + self.limit_s - time.monotonic()
-        if self.answered.wait(max(0.0, left_s)):
-            return self.said
-        return f"not there within {self.limit_s:g} s: went on without"
-
-    def done(self, said: str) -> None:
-        """Let go whoever waits."""
-        if not self.answered.is_set():
-            self.said = said
-            self.answered.set()
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    ticket: Ticket | None
-    """None: only the story is written again; without an incident: only the folder is tidied."""
-    seen: Seen
-    incident: Incident | None
-    evict: Evict | None = None
-    author: str | None = None
-
-    @property
-    def moment(self) -> MomentName | None:
-        """None: of the story alone."""
-        return None if self.ticket is None else self.ticket.moment
-
-    @property
-    def incident_id(self) -> IncidentId:
-        """Also of an eviction by hand."""
-        known = self.incident.id if self.incident is not None else None
-        return known or (self.evict.incident_id if self.evict is not None else IncidentId(""))
 
 
 class Evidence:
@@ -127,7 +77,7 @@ class Evidence:
         self._asking = threading.Lock()
         self._writing = threading.Lock()
         self._writing_since: float | None = None
-        self._lanes = tuple(_Lane(name, self._work) for name in ("evidence", "evidence-evict"))
+        self._lanes = tuple(Lane(name, self._work) for name in ("evidence", "evidence-evict"))
         self._open()
 
     def close(self, timeout_s: float = 1.0) -> None:
@@ -146,13 +96,13 @@ class Evidence:
             return
         for incident in incidents:
             if incident.state is State.FIRING and not self._known(incident.id):
-                self._begin(_Job(self._ticket(incident.id, MomentName.FIRING), seen, incident))
+                self._begin(Job(self._ticket(incident.id, MomentName.FIRING), seen, incident))
         if snapshot.now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = snapshot.now_s
-            self._lanes[0].put(_Job(None, seen, None))
+            self._lanes[0].put(Job(None, seen, None))
         for incident in changed:
             if not incident.open and self._shelf.view(incident.id) is not None:
-                self._lanes[0].put(_Job(None, seen, incident))
+                self._lanes[0].put(Job(None, seen, incident))
 
     def before_eviction(
         self, evict: Evict, incident: Incident | None, author: str
@@ -169,7 +119,7 @@ class Evidence:
         if last is not None and time.monotonic() - last.began <= fresh_s:
             return last
         ticket = self._ticket(evict.incident_id, MomentName.EVICTION)
-        self._begin(_Job(ticket, self._seen, incident, evict, author))
+        self._begin(Job(ticket, self._seen, incident, evict, author))
         return ticket
 
     # -- what is shown ------------------------------------------------------------------------
@@ -202,7 +152,7 @@ class Evidence:
     def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
         return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: Job) -> None:
         ticket = job.ticket
         if ticket is None:
             return
@@ -216,7 +166,7 @@ class Evidence:
             ticket.done("not taken: too many incidents at once")
             self._count(ticket.moment, "dropped")
 
-    def _work(self, job: _Job) -> None:
+    def _work(self, job: Job) -> None:
         """One job; never raises."""
         try:
             if job.ticket is not None:
@@ -236,7 +186,7 @@ class Evidence:
             if job.ticket is not None:
                 job.ticket.done("failed; the monitor's log has the details")
 
-    def _take_moment(self, job: _Job, ticket: Ticket) -> None:
+    def _take_moment(self, job: Job, ticket: Ticket) -> None:
         config, began, began_s = self._config, time.monotonic(), self._clock.now_s()
         groups = () if job.evict is None else (job.evict.group,)
         whom = concerned(
@@ -260,7 +210,7 @@ class Evidence:
         self._write(job, moments)
         self._count(ticket.moment, _outcome(parts, whom))
 
-    def _in_hand(self, job: _Job, ticket: Ticket, whom: Whom) -> list[Moment]:
+    def _in_hand(self, job: Job, ticket: Ticket, whom: Whom) -> list[Moment]:
         """What the detectors had read before, beside the first moment."""
         parts = records_in_hand(job.seen, whom)
         if not parts or ticket.moment is not MomentName.FIRING:
@@ -268,7 +218,7 @@ class Evidence:
         at_s = max(part.taken_s or 0.0 for part in parts)
         return [Moment(MomentName.JUDGED, at_s, at_s, Whom(whom.asked), parts)]
 
-    def _write(self, job: _Job, moments: list[Moment]) -> None:
+    def _write(self, job: Job, moments: list[Moment]) -> None:
         evict = job.evict
         content = Content(
             id=job.incident_id,
@@ -345,35 +295,3 @@ def _outcome(parts: list[Part], whom: Whom) -> str:
 
 def _why(exc: OSError) -> str:
     return exc.strerror or str(exc)
-
-
-class _Lane:
-    """One thread and what it still has to do."""
-
-    def __init__(self, name: str, work: Callable[[_Job], None]) -> None:
-        self._work = work
-        self._stop = threading.Event()
-        self._queue: queue.Queue[_Job | None] = queue.Queue(QUEUE)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def put(self, job: _Job) -> bool:
-        """False when there is too much to do already."""
-        if self._stop.is_set():
-            return False
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            return False
-        return True
-
-    def close(self, timeout_s: float) -> None:
-        """What waits in the queue is not begun any more."""
-        self._stop.set()
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)  # full: it wakes up by itself
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None and not self._stop.is_set():
-            self._work(job)

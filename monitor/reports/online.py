@@ -70,7 +70,8 @@ def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:
 
 _SAID = {
     "same": "the flight records by themselves say the same",
-    "none": "the flight records by themselves show no fault",
+    "none": "the flight records by themselves show no fault: whoever works slowly, has died, or "
+    "waits outside of collectives leaves none in them",
     "unsure": "the flight records by themselves do not tell who it was",
     "other": "the flight records by themselves name others: read both",
 }

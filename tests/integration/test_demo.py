@@ -53,8 +53,10 @@ def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_elsewhere(
     assert fault["steps_lost"] == 0
     assert fault["left_host"] == "host-1"
     assert fault["rejoined_host"].startswith("spare-1"), "a quarantined host was used again"
-    told = offline(tmp_path, "not_entered")["monitor"]
-    assert (told["culprits"], told["records_say"]) == (["rg_1.0"], "same")
+    report = offline(tmp_path, "not_entered")
+    assert [report["names"][str(rank)] for rank in report["culprits"]] == ["rg_1.0"]
+    # the survivors wait in a collective, or in TorchFT's quorum, of which no record tells
+    assert report["monitor"]["records_say"] in ("same", "none")
 
 
 @pytest.mark.timeout(340)
