@@ -46,6 +46,8 @@ _SHARE: Final = 1e-3
 _MOST_STRIDE: Final = 1024
 _BLOCK: Final = 8192
 """Words that are added up before they are weighted: 64 KiB."""
+_SMALL: Final = 4 * _BLOCK
+"""Up to here a tensor is one block: a call less for each of hundreds of small ones."""
 _MASK: Final = 2**64 - 1
 _MOST_PENDING: Final = 4
 
@@ -249,10 +251,10 @@ def _pieces(torch: Any, tensors: list[Tensor], part: int, parts: int) -> Iterato
         first, last = max(low - begin, 0), min(high - begin, size)
         if first < last:
             yield from _sums(_words(torch, tensor, first, last))
-        per = max(1, 8 // tensor.element_size())
-        rest = tensor[tensor.numel() // per * per :] if 8 % tensor.element_size() == 0 else None
-        if rest is not None and rest.numel():
-            yield rest.view(torch.uint8).sum(dtype=torch.int64)
+        per = 8 // tensor.element_size() or 1
+        rest = tensor.numel() % per
+        if rest:
+            yield tensor[-rest:].view(torch.uint8).sum(dtype=torch.int64)
         begin += size
 
 
@@ -260,7 +262,7 @@ def _words(torch: Any, tensor: Tensor, first: int, last: int) -> Tensor:
     """A stretch of the tensor as 64-bit words, counted from 0."""
     size = tensor.element_size()
     low, high = first * 8 // size, last * 8 // size
-    stretch = tensor[low:high]
+    stretch = tensor if high - low == tensor.numel() else tensor[low:high]
     if stretch.storage_offset() * size % 8:  # a shard may begin at an odd place of its buffer
         stretch = stretch.clone()
     words: Tensor = stretch.view(torch.int64)
@@ -268,10 +270,13 @@ def _words(torch: Any, tensor: Tensor, first: int, last: int) -> Tensor:
 
 
 def _sums(words: Tensor) -> Iterator[Tensor]:
-    whole = len(words) // _BLOCK * _BLOCK
-    if whole:
-        yield words[:whole].view(-1, _BLOCK).sum(1)
-    if whole < len(words):
+    count = len(words)
+    whole = count // _BLOCK * _BLOCK
+    if count <= _SMALL:
+        yield words.sum()
+        return
+    yield words[:whole].view(-1, _BLOCK).sum(1)
+    if whole < count:
         yield words[whole:].sum()
 
 
