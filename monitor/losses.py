@@ -50,6 +50,13 @@ class LossBook:
                 course.losses.append(step.loss)
         self._courses = {rank: course for rank, course in self._courses.items() if rank in here}
 
+    def risen(self, rank: RankName, times: float) -> bool:
+        """Whether the latest samples may be so many times the usual one: a cheap first look."""
+        course = self._courses.get(rank)
+        if course is None or len(course.losses) < _FEWEST + LATEST:
+            return False
+        return course.losses[-1] > times * min(course.losses)
+
     def excess(self, rank: RankName) -> tuple[float, float, float] | None:
         """The smallest robust z-score among the latest samples, the latest loss and the usual one;
         None while there are too few.

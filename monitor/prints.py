@@ -9,6 +9,9 @@ outvoted:
 - A group that heals has the weights of the group it healed from, and would give that one a second
   voice. So a rank votes in the *life* (incarnation and lineage) in which it was last seen in full
   agreement with all others, and in no later one.
+- Steps that are done again (a checkpoint from before, a job from the start) have other values. When
+  a rank goes back, what was seen before that moment is compared no more; nor is what a rank said
+  that has ended, or in a former life.
 - One disagreement is not enough: two, at different steps, must name the same ranks (see
   `detectors.corrupt`).
 """
@@ -69,6 +72,7 @@ class _Row:
     value: int
     part: int
     life: Life
+    seen_s: float
 
 
 @dataclass(slots=True)
@@ -77,6 +81,8 @@ class _Lane:
     agreed: dict[int, dict[RankName, Life]] = field(default_factory=dict)
     """Part -> in which life a rank was last seen to be equal to all others."""
     dissents: dict[int, Dissent] = field(default_factory=dict)
+    since_s: float = float("-inf")
+    """When one of its ranks last went back."""
 
 
 @dataclass(slots=True)
@@ -87,16 +93,19 @@ class PrintBook:
     """As of the latest sweep."""
     _lanes: dict[int, _Lane] = field(default_factory=dict)
     _lane_of: dict[RankName, int] = field(default_factory=dict)
+    _reached: dict[RankName, int] = field(default_factory=dict)
+    """The last step of which a rank had a fingerprint, in any life."""
 
     def push(self, now_s: float, voices: Iterable[Voice]) -> None:
         """Take in one sweep: the latest report of every registered rank."""
         present = {voice.rank: voice for voice in voices}
         self._lane_of = {rank: lane for rank, lane in self._lane_of.items() if rank in present}
         self.lives = {rank: life for rank, life in self.lives.items() if rank in present}
+        self._reached = {rank: step for rank, step in self._reached.items() if rank in present}
         fresh: set[tuple[int, int]] = set()
         for voice in present.values():
             if voice.prints is not None:
-                fresh |= self._take(voice, voice.prints)
+                fresh |= self._take(now_s, voice, voice.prints)
         for lane, step in sorted(fresh):
             self._judge(now_s, lane, step, present)
         self._forget()
@@ -111,16 +120,19 @@ class PrintBook:
         ]
         return tuple(sorted(found, key=lambda dissent: (dissent.step, dissent.lane)))
 
-    def _take(self, voice: Voice, prints: Prints) -> set[tuple[int, int]]:
-        life = voice.incarnation, prints.lineage
-        self.lives[voice.rank] = life
-        self._lane_of[voice.rank] = prints.lane
+    def _take(self, now_s: float, voice: Voice, prints: Prints) -> set[tuple[int, int]]:
+        life, rank = (voice.incarnation, prints.lineage), voice.rank
         lane = self._lanes.setdefault(prints.lane, _Lane())
+        reached = self._reached.get(rank, -1)
+        if self.lives.get(rank, life) != life and any(row[0] <= reached for row in prints.rows):
+            lane.since_s = now_s
+        self.lives[rank], self._lane_of[rank] = life, prints.lane
+        self._reached[rank] = max((reached, *(row[0] for row in prints.rows)))
         fresh = set()
         for step, value, part in prints.rows:
             rows = lane.steps.setdefault(step, {})
-            if voice.rank not in rows or rows[voice.rank].life != life:
-                rows[voice.rank] = _Row(value, part, life)
+            if rank not in rows or rows[rank].life != life:
+                rows[rank] = _Row(value, part, life, now_s)
                 fresh.add((prints.lane, step))
         return fresh
 
@@ -128,28 +140,46 @@ class PrintBook:
         self, now_s: float, number: int, step: int, present: Mapping[RankName, Voice]
     ) -> None:
         lane = self._lanes[number]
-        rows = lane.steps[step]
+        rows = self._comparable(lane, step, present)
+        if not rows:
+            return
         part = Counter(row.part for row in rows.values()).most_common(1)[0][0]
         values = {rank: row for rank, row in rows.items() if row.part == part}
-        missing = self._missing(number, lane, step, present)
+        missing = self._missing(number, rows, step, present)
         if len({row.value for row in values.values()}) == 1:
             lane.dissents.pop(step, None)
-            if not missing and len({present[r].group for r in values if r in present}) > 1:
+            if not missing and len({present[rank].group for rank in values}) > 1:
                 lane.agreed[part] = {rank: row.life for rank, row in values.items()}
             return
         lane.dissents[step] = _dissent(
             now_s, number, step, part, values, lane.agreed.get(part, {}), missing
         )
 
+    def _comparable(
+        self, lane: _Lane, step: int, present: Mapping[RankName, Voice]
+    ) -> dict[RankName, _Row]:
+        """What ranks that live say of this step, in the lives that they live now."""
+        return {
+            rank: row
+            for rank, row in lane.steps[step].items()
+            if rank in present
+            and not present[rank].gone
+            and row.life == self.lives.get(rank)
+            and row.seen_s >= lane.since_s
+        }
+
     def _missing(
-        self, number: int, lane: _Lane, step: int, present: Mapping[RankName, Voice]
+        self,
+        number: int,
+        rows: Mapping[RankName, _Row],
+        step: int,
+        present: Mapping[RankName, Voice],
     ) -> int:
         """Ranks of the lane whose value for this step is not there, and may be anything."""
-        rows = lane.steps[step]
         members = [rank for rank, own in self._lane_of.items() if own == number]
         absent = [r for r in members if r not in rows and not _over(present[r], step)]
         groups = {voice.group for voice in present.values() if not voice.gone}
-        told = max((present[r].participants or 0 for r in rows if r in present), default=0)
+        told = max((present[rank].participants or 0 for rank in rows), default=0)
         share = Counter(present[r].group for r in members)
         unseen = max(0, told - len(groups)) * max(share.values(), default=1)
         return len(absent) + unseen

@@ -32,6 +32,8 @@ def corrupt(history: History) -> tuple[Verdict, ...]:
 
 def _jumps(history: History) -> tuple[Verdict, ...]:
     limit = history.config.spike_z
+    if not any(history.losses.risen(track.rank, _RISE) for track in history.present()):
+        return ()
     seen = []
     for track in history.present():
         excess = history.losses.excess(track.rank) if history.participating(track) else None

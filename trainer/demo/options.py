@@ -163,9 +163,14 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
         arguments_parser.error(
             "--fault mismatch needs a collective inside the group: add --ranks-per-group 2"
         )
+    groups = args.groups or (2 if args.ranks_per_group > 1 else 3)
+    if "corrupt" in faults and groups * args.ranks_per_group < 3:
+        arguments_parser.error(
+            "--fault corrupt in two ranks: which of two is right cannot be told; add --groups 3"
+        )
     return DemoOptions(
         faults=faults,
-        groups=args.groups or (2 if args.ranks_per_group > 1 else 3),
+        groups=groups,
         ranks_per_group=args.ranks_per_group,
         keeper=not args.without_keeper,
         short_timeouts=args.timeouts == "short",
