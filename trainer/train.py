@@ -154,6 +154,10 @@ def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) 
         state_dict=lambda: state,
         min_replica_size=opt.min_replicas,
         use_async_quorum=True,  # the quorum forms while this rank computes
+        # The seed makes all weights equal. TorchFT would copy them at step 0, for each group rank
+        # from another group, and a group that is copied to brings no gradient to that step: the
+        # ranks of one group, who hold the same weights, would take different first steps.
+        init_sync=False,
         timeout=timedelta(seconds=opt.timeout_s),
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),

@@ -56,14 +56,11 @@ def _out_of_habit(graph: Graph, witness: Witness, sides: Sequence[_Side]) -> tup
 
     A rank in a transfer and one in a collective both have to call neither: nothing to count.
     """
-    columns = graph.index.job.columns
-    habits = [
-        witness.of(
-            min(row for row in graph.index.front[rank] if columns["group"][row] == side.stuck.group)
-            for rank in side.ranks
-        )
-        for side in sides
-    ]
+    front = graph.index.front
+    first = [[min(front.get(rank, ()), default=None) for rank in side.ranks] for side in sides]
+    if any(row is None for rows in first for row in rows):
+        return ()
+    habits = [witness.of(row for row in rows if row is not None) for rows in first]
     if habits.count(Habit.UNUSUAL) != 1 or habits.count(Habit.USUAL) != len(habits) - 1:
         return ()
     return sides[habits.index(Habit.UNUSUAL)].ranks

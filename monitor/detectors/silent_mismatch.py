@@ -68,10 +68,13 @@ def _age_s(history: History, track: RankTrack) -> float:
 
 
 def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
-    if not history.config.sample_s or not 1 < len(members) <= LARGEST:
+    config = history.config
+    if not config.sample_s or not 1 < len(members) <= LARGEST:
         return False
+    if any(track.stall_s >= config.stall_floor_s / 2 for track in members):
+        return False  # read on a suspicion: others judge that
     oldest_s = max(_age_s(history, track) for track in members)
-    return oldest_s <= _TOLD_TICKS * history.config.tick_s
+    return oldest_s <= _TOLD_TICKS * config.tick_s
 
 
 def _judge(history: History, group: GroupName) -> Verdict | None:

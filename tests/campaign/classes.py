@@ -89,7 +89,10 @@ _CLASSES: Final = (
     FaultClass("crash", "SIGKILL", _plain("crash"), _DEAD),
     FaultClass("segfault", "reads address 0 in C", _plain("segfault"), _DEAD),
     FaultClass("abort", "abort() in C", _plain("abort"), _DEAD),
-    FaultClass("exception", "an exception that nobody catches", _plain("raise"), _DEAD),
+    FaultClass(
+        "exception", "an exception that nobody catches; the process may take long to end",
+        _plain("raise"), _DEAD | _HUNG,
+    ),
     FaultClass("stop", "SIGSTOP", _plain("stop"), _HUNG),
     FaultClass("gil", "the GIL held in C for ever", _plain("gil"), _HUNG),
     *(

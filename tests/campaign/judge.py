@@ -19,10 +19,19 @@ _MILESTONES = {
 
 
 def main_incident(run: Run, seen: Iterable[Seen]) -> Mapping[str, Any] | None:
-    """The one that fired for this fault: the first that names a guilty rank, else the first."""
+    """The one that fired for this fault: of the right kind if possible, naming a guilty rank if
+    possible, and of those the first. A death is often seen before its records say why.
+    """
     fired = [one.latest for one in seen if one.latest["milestones"].get("firing_s") is not None]
-    right = [one for one in fired if set(one["culprits"]) & set(run.guilty)]
-    return min(right or fired, key=lambda one: float(one["milestones"]["firing_s"]), default=None)
+    return min(
+        fired,
+        key=lambda one: (
+            not set(one["culprits"]) & set(run.guilty),
+            one["kind"] not in run.kind.kinds,
+            float(one["milestones"]["firing_s"]),
+        ),
+        default=None,
+    )
 
 
 def judge(
@@ -60,7 +69,7 @@ def judge(
     for name, milestone in _MILESTONES.items():
         value = None if incident is None else incident["milestones"].get(milestone)
         found[name] = None if value is None else round(float(value) - at_s, 3)
-    accused = any(one["state"] == "firing" for one in wrong)
+    accused = any(one["state"] == "firing" and not one["unsure"] for one in wrong)
     if run.guilty:
         named = incident is not None and sorted(incident["culprits"]) == sorted(run.guilty)
         right_kind = incident is not None and incident["kind"] in run.kind.kinds

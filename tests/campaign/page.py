@@ -82,7 +82,8 @@ _RULE: Final = "|---|---|---|---|---|---|---|---|---|---|"
 _LEGEND: Final = """\
 Seconds after the fault. *Detected*: an incident fired. *Exact*: it names those whom the fault hit
 and nobody else, its kind is right, and no other incident accused anybody else. *Innocent*: runs in
-which somebody else was accused by an incident that fired, or by one that was dropped before it did.
+which somebody else was accused by an incident that fired, or by one that was dropped before it did
+(or only said that it cannot tell between several).
 Classes in italics have no target, see below."""
 
 
@@ -208,7 +209,7 @@ def _has_target(line: Line) -> bool:
 
 
 def _fired(line: Line) -> int:
-    return sum(one["state"] == "firing" for one in line["wrong"])
+    return sum(one["state"] == "firing" and not one["unsure"] for one in line["wrong"])
 
 
 def _share(part: int, whole: int) -> str:

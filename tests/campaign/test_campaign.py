@@ -114,6 +114,24 @@ def test_a_culprit_that_was_taken_back_later_stays_on_record():
     assert not line["exact"]
 
 
+def test_an_incident_that_cannot_tell_accuses_nobody_and_names_nobody_exactly():
+    tie = {**incident("rg_0.0", "rg_0.1", kind="deadlock"), "confidence": "unsure"}
+
+    line = judge(a_run(), seen(tie, incident("rg_1.0")), STRUCK)
+
+    assert (line["exact"], [one["unsure"] for one in line["wrong"]]) == (True, [True, True])
+    assert not judge(a_run(rank="rg_0.0"), seen(tie), STRUCK)["exact"]
+
+
+def test_a_death_seen_before_its_reason_is_not_the_verdict():
+    run = a_run("mismatch-size")
+    early, right = incident("rg_1.0", kind="dead"), incident("rg_1.0", kind="mismatch", firing=104)
+
+    line = judge(run, seen(early, right), STRUCK)
+
+    assert (line["kind"], line["exact"], line["to_firing"]) == ("mismatch", True, 4.0)
+
+
 def test_what_comes_after_the_campaign_meddled_does_not_count():
     late = incident("rg_1.0", first=150.0, firing=151.0)
 

@@ -184,6 +184,18 @@ def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
     ]  # fmt: skip
 
 
+def test_two_groups_of_two_ranks_hold_equal_weights_from_the_first_step_on(tmp_path):
+    often = ("--steps", "3", "--fingerprint-every", "1", "--min-replicas", "2")
+    with fleet(tmp_path, 2, 2, *often) as running:
+        running.start("rg_0.0", "rg_0.1", "rg_1.0", "rg_1.1")
+        running.exit_codes()
+        hashes = fingerprints(running.events("fingerprint"))
+
+    assert set(hashes) == {1, 2, 3}
+    assert [len(step) for step in hashes.values()] == [4, 4, 4]
+    assert [len(set(step.values())) for step in hashes.values()] == [1, 1, 1]
+
+
 def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
     # An infinite rate ruins rg_1's weights in every step that it commits.
     often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20")
