@@ -5,8 +5,9 @@ loses nothing but the moment. A heal shows as the Manager's flag in the last att
 as a committed step that ran ahead of the commits of the same process (between two ticks many
 attempts may end, and the flag speaks of the last one only). Neither counts before the first commit
 of a process: whoever joins heals once. An entry is a group that comes into the quorum again, after
-it was seen without it or under another replica id; its first is none. Events older than the
-window are forgotten; so are those that another fault explains, when the pipeline says so.
+it was seen without it or under another replica id; its first is none. While some group starts no
+failed commit counts: with fewer groups than `min_replica_size` none goes through. Events older than
+the window are forgotten; so are those that another fault explains, when the pipeline says so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Turn:
     """Whether the last attempt that ended had healed."""
     errored: bool
     """Whether TorchFT met an error in it."""
+    fresh: bool = False
+    """Whether its process has yet to make its first commits."""
 
     @property
     def ended(self) -> int:
@@ -124,8 +127,11 @@ class Attendance:
         committed = {group: self._commits(now_s, group, own) for group, own in by_group.items()}
         jumped = {group: any(map(self._jumped, own)) for group, own in by_group.items()}
         steady = any(count and not jumped[group] for group, count in committed.items())
+        awaited = any(turn.fresh for own in by_group.values() for turn in own)
         for group, own in by_group.items():
-            self._ended(now_s, group, own, jumped=jumped[group] and steady)
+            self._heal(now_s, group, own, jumped=jumped[group] and steady)
+            if not awaited:
+                self._fail(now_s, group, own)
         for turn in (turn for own in by_group.values() for turn in own):
             self._turns[turn.rank] = turn
         if members is not None:
@@ -171,12 +177,13 @@ class Attendance:
             return False
         return turn.ended > before.ended or not before.healing
 
-    def _ended(self, now_s: float, group: GroupName, own: list[Turn], *, jumped: bool) -> None:
-        log = self._log(group)
+    def _heal(self, now_s: float, group: GroupName, own: list[Turn], *, jumped: bool) -> None:
         if jumped or any(map(self._flagged, own)):
-            log.heals.append(now_s)
+            self._log(group).heals.append(now_s)
             self._healed_at.update((turn.rank, turn.commits) for turn in own)
-        failed = 0
+
+    def _fail(self, now_s: float, group: GroupName, own: list[Turn]) -> None:
+        log, failed = self._log(group), 0
         for turn in own:
             before = self._before(turn)
             failed = max(failed, 0 if before is None else turn.failures - before.failures)

@@ -352,7 +352,7 @@ class History:
                 group_of_replica(member.replica_id): member.replica_id
                 for member in self.lighthouse.members
             }
-        turns = [turn for track in self.present() if (turn := _turn(track)) is not None]
+        turns = [turn for track in self.present() if (turn := self._turn(track)) is not None]
         absent = [group for group in self._groups if self._stays_out(group)]
         self.attendance.push(self.now_s, turns, members, absent)
 
@@ -368,31 +368,36 @@ class History:
         config, step = self.config, track.step
         if track.fresh is None or not track.fresh.process.alive or step is None:
             return True
-        here_s, phase_s = self.now_s - track.first_seen_s, step.phase_age_s
+        phase_s = step.phase_age_s
         return (
             step.phase == FINISHED_PHASE
-            or (self.starting(track) and here_s < config.warm_up_budget_s)
+            or self._fresh(track)
             or (step.healing and phase_s < config.healing_budget_s)
             or (step.phase in LONG_PHASES and phase_s < config.long_phase_budget_s)
         )
 
+    def _fresh(self, track: RankTrack) -> bool:
+        """Whether a rank is on its way to its first commits, and not for too long."""
+        here_s = self.now_s - track.first_seen_s
+        return self.starting(track) and here_s < self.config.warm_up_budget_s
 
-def _turn(track: RankTrack) -> Turn | None:
-    """What attendance is taken from: ranks under a Manager that answered in this tick."""
-    report = track.fresh
-    step = None if report is None else report.step
-    if step is None or step.replica_id is None:
-        return None
-    return Turn(
-        rank=track.rank,
-        group=track.group,
-        incarnation=track.identity.incarnation,
-        commits=step.commits,
-        failures=step.commit_failures,
-        committed_step=step.committed_step,
-        healing=step.healing,
-        errored=step.errored,
-    )
+    def _turn(self, track: RankTrack) -> Turn | None:
+        """What attendance is taken from: ranks under a Manager that answered in this tick."""
+        report = track.fresh
+        step = None if report is None else report.step
+        if step is None or step.replica_id is None:
+            return None
+        return Turn(
+            rank=track.rank,
+            group=track.group,
+            incarnation=track.identity.incarnation,
+            commits=step.commits,
+            failures=step.commit_failures,
+            committed_step=step.committed_step,
+            healing=step.healing,
+            errored=step.errored,
+            fresh=self._fresh(track),
+        )
 
 
 def _inside(track: RankTrack) -> bool:

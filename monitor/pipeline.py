@@ -9,7 +9,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -205,16 +205,19 @@ class Pipeline:
         )
         return standing, reasons
 
-    def _pardon(self, shields: Collection[GroupName], faults: Sequence[Verdict]) -> None:
+    def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
         """Heals, failed commits and entries that an eviction or another fault explains.
 
         Of a fault that stands for long its victims only: the others have formed a quorum without.
+        Nor does a commit go through while fewer groups than `min_replica_size` are there.
         """
         logs, config = self._history.attendance.groups, self._config
         victims = {group_of(rank) for fault in faults for rank in fault.victims}
         for group in {*shields, *victims} & logs.keys():
             logs[group].forgive()
-        if any(self._history.now_s - fault.since_s < config.lag_window_s for fault in faults):
+        since_s = [fault.since_s for fault in faults]
+        since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
+        if any(self._history.now_s - at_s < config.lag_window_s for at_s in since_s):
             for log in logs.values():
                 log.failures = []
 

@@ -170,6 +170,18 @@ def test_groups_that_join_one_after_another_are_none(every_s: int) -> None:
     assert not Drive(SimFleet(names, 1, script)).run(60 + 8 * every_s).fired
 
 
+def test_commits_that_fail_while_a_group_starts_or_is_gone_are_the_jobs_min_replicas() -> None:
+    """Nothing goes through before the last group is there; then one is evicted and comes back."""
+    every = ["rg_0", "rg_1", "rg_2"]
+    script = [
+        at(1, fail_commits(every, 60, errored=[])),
+        at(1, restart("rg_2", 58.0)),
+        at(100, hang("rg_1.0")),
+        at(112, fail_commits(["rg_0", "rg_2"], 8, errored=[])),
+    ]
+    assert not lags(Drive(SimFleet(every, 1, script)).run(180))
+
+
 def test_an_evicted_group_that_comes_back_is_none() -> None:
     script = [at(30 + 60 * n, hang("rg_1.0")) for n in range(6)]
     config = KeeperConfig(budget_per_hour=20, crash_loop_after=100)
