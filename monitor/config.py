@@ -131,6 +131,18 @@ class KeeperConfig:
     take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
     group that joins is let in at the others' next step, at the latest after one of these."""
 
+    # -- state corrupt: monitor.detectors.corrupt -------------------------------------------
+    spoilt_attempts: int = 3
+    """Attempts in a row that are not finite before a group is put out. One is often the data's, or
+    a loss scaler's; a vote against the commit has made it harmless. Lower evicts for those;
+    higher lets a broken host cost each step its share."""
+    spell_shown_s: float = 20.0
+    """Numbers that were not finite are told for so long after they are again."""
+    corrupt_sweeps: int = 2
+    """As `hang_sweeps`. A fingerprint has been confirmed by a second one before."""
+    spike_z: float = 8.0
+    """Robust z-score at which a loss has jumped. Lower tells of uneven batches."""
+
     # -- incidents -------------------------------------------------------------------------
     clear_s: float = 3.0
     """A fault not seen for so long, its ranks progressing, has passed by itself."""
@@ -236,6 +248,10 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "straggler_slow_windows": (1, 100),
     "persistent_windows": (1, 200),
     "restart_quiet_s": (0, 3600),
+    "spoilt_attempts": (1, 1e6),
+    "spell_shown_s": (0, 3600),
+    "corrupt_sweeps": (1, 100),
+    "spike_z": (1, 1000),
     "clear_s": (0, 3600),
     "straggler_clear_s": (0, 3600),
     "lag_window_s": (10, _DAY),

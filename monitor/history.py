@@ -21,8 +21,10 @@ from typing import Final
 from monitor.attendance import Attendance, Turn
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
+from monitor.losses import LossBook
 from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter, Reading
+from monitor.prints import PrintBook, Voice
 from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Snapshot
 from worker_server.wire import (
     ACROSS,
@@ -142,6 +144,8 @@ class History:
     """First tick of its present absence."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
+    prints: PrintBook = field(default_factory=PrintBook)
+    losses: LossBook = field(default_factory=LossBook)
     _members: frozenset[ReplicaId] = frozenset()
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
@@ -264,6 +268,7 @@ class History:
         self._push_records(snapshot)
         self._push_pace()
         self._push_attendance()
+        self._push_state()
 
     def _push_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
         self.lighthouse = seen if isinstance(seen, LighthouseView) else None
@@ -329,6 +334,28 @@ class History:
                 self._records[rank] = _Record(from_ring(record), record, snapshot.now_s)
             except FlightRecordError:
                 continue  # unreadable is as good as missing: no evidence either way
+
+    def _push_state(self) -> None:
+        """What the ranks say of their weights and losses."""
+        self.prints.push(
+            self.now_s,
+            [
+                Voice(
+                    track.rank,
+                    track.group,
+                    track.identity.incarnation,
+                    track.died_s is not None,
+                    None if track.step is None else track.step.participants,
+                    None if track.step is None else track.step.prints,
+                )
+                for track in self.present()
+            ],
+        )
+        self.losses.push(
+            (track.rank, track.identity.incarnation, track.step)
+            for track in self.present()
+            if track.step is not None and self.participating(track)
+        )
 
     def _push_pace(self) -> None:
         if self.now_s - self.disturbed_s < self.config.restart_quiet_s:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
+from monitor.detectors.corrupt import corrupt
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
@@ -24,7 +25,7 @@ from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.replica_lag import replica_lag
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import Confidence, Kind, Verdict, stops
+from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict, stops
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -94,6 +95,7 @@ DETECTORS: Final = (
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
+    Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
     Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
@@ -196,7 +198,7 @@ class Pipeline:
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
         faults = [verdict for verdict in firing if stops(verdict)]
-        self._pardon(shields, [*faults, *(verdict for verdict in found if stops(verdict))])
+        self._pardon(shields, [v for v in (*firing, *found) if _explains_lag(v)])
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
@@ -212,8 +214,9 @@ class Pipeline:
         Nor does a commit go through while fewer groups than `min_replica_size` are there.
         """
         logs, config = self._history.attendance.groups, self._config
-        victims = {group_of(rank) for fault in faults for rank in fault.victims}
-        for group in {*shields, *victims} & logs.keys():
+        groups = {group_of(rank) for fault in faults for rank in fault.victims}
+        groups |= {g for v in faults if v.kind is Kind.STATE_CORRUPT for g in v.groups}
+        for group in {*shields, *groups} & logs.keys():
             logs[group].forgive()
         since_s = [fault.since_s for fault in faults]
         since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
@@ -253,21 +256,9 @@ class Pipeline:
         accused = frozenset(
             group
             for incident in self._tracker.open()
-            if incident.state is not State.PENDING
+            if incident.state is not State.PENDING and _accuses(incident.verdict)
             for group in incident.groups
         )
-        paged = {
-            group
-            for incident in self._tracker.open()
-            if incident.kind is Kind.REPLICA_LAG
-            and incident.verdict.confidence is not Confidence.CERTAIN
-            for group in incident.groups
-        } - {
-            group
-            for incident in self._tracker.open()
-            if incident.kind is not Kind.REPLICA_LAG and incident.state is not State.PENDING
-            for group in incident.groups
-        }  # told to a person, never evicted: they use up nothing of the breaker's share
         shields = self._tracker.shielded(snapshot.now_s)
         away = snapshot.lighthouse
         fired = [i for i in self._tracker.incidents.values() if i.milestones.firing_s is not None]
@@ -282,7 +273,7 @@ class Pipeline:
                 )
                 for group, members in history.groups().items()
             },
-            accused=frozenset(group for group in accused if group not in paged),
+            accused=accused,
             doubt=self._health.hold,
             lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
             past=tuple(p for p in self._past if p.incident_id not in self._tracker.cut_short),
@@ -331,6 +322,19 @@ class Pipeline:
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
+
+
+def _explains_lag(verdict: Verdict) -> bool:
+    """Whether a fault makes commits fail: a standstill, or numbers that a rank votes against."""
+    return stops(verdict) or verdict.kind is Kind.STATE_CORRUPT
+
+
+def _accuses(verdict: Verdict) -> bool:
+    """Whether it speaks against its groups: what only asks for a person does not, and must not
+    stand in the way of evicting another that hangs.
+    """
+    page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
+    return not (verdict.kind in SLOWS_ONLY and page_only)
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

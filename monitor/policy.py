@@ -24,7 +24,7 @@ class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
     UNSURE = "unsure"  # the verdict cannot tell the culprit
-    PAGES_ONLY = "pages_only"  # its kind evicts only on certain evidence
+    SPARED = "spared"  # the verdict itself says why an eviction would not mend it
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
@@ -162,7 +162,8 @@ def _evict(case: _Case) -> Evict:
 def _quarantine(case: _Case) -> tuple[Host, ...]:
     """Hosts to blame: of hangs and stragglers; of a death only when it was not the first there.
 
-    A mismatch or a deadlock is a fault of the program, which any other host would repeat.
+    A mismatch or a deadlock is a fault of the program, which any other host would repeat. Corrupt
+    state is one host's; should it come back elsewhere, `CRASH_LOOP` stops it.
     """
     view = case.view
     if view is None:
@@ -175,6 +176,8 @@ def _quarantine(case: _Case) -> tuple[Host, ...]:
             return tuple(sorted(host for host in hosts if case.fleet.deaths.get(host, 0) > 0))
         case Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return ()
+        case Kind.STATE_CORRUPT:  # a rank that could not be told from its group's others: no host
+            return tuple(hosts) if len(hosts) == 1 else ()
 
 
 # -- guards: each says why not, or None ------------------------------------------------------
@@ -186,11 +189,8 @@ def _unsure(case: _Case) -> str | None:
     return f"cannot tell which of {listed(case.incident.culprits)} is to blame"
 
 
-def _pages_only(case: _Case) -> str | None:
-    incident = case.incident
-    if incident.kind is not Kind.REPLICA_LAG or incident.verdict.confidence is Confidence.CERTAIN:
-        return None
-    return "a group that lags is left in unless its own ranks show the fault: look at it"
+def _spared(case: _Case) -> str | None:
+    return case.incident.verdict.spare or None
 
 
 def _already_gone(case: _Case) -> str | None:
@@ -222,7 +222,7 @@ def _not_worth_it(case: _Case) -> str | None:
 
 
 def _crash_loop(case: _Case) -> str | None:
-    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK)
+    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK, Kind.STATE_CORRUPT)
     limit = case.config.program_bug_after if program else case.config.crash_loop_after
     count = case.fleet.evicted_signatures.get(case.incident.signature, 0)
     if count < limit:
@@ -285,7 +285,7 @@ def _observe(case: _Case) -> str | None:
 _HOUR_S: Final = 3600.0
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
-    (Guard.PAGES_ONLY, _pages_only),
+    (Guard.SPARED, _spared),
     (Guard.ALREADY_GONE, _already_gone),
     (Guard.NOT_WORTH_IT, _not_worth_it),
     (Guard.CRASH_LOOP, _crash_loop),

@@ -12,7 +12,7 @@ eviction asked before is finished or asked again, never forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -116,19 +116,23 @@ class Tracker:
                     found[rank] = incident.groups[0] if incident.groups else _LIGHTHOUSE
         return found
 
-    def owner(self, verdict: Verdict) -> Incident | None:
-        """The open incident that a verdict belongs to."""
-        for incident in self.incidents.values():
-            if (
-                incident.open
-                and incident.kind is verdict.kind
-                and (
-                    set(incident.groups) & set(verdict.groups)
-                    or not (incident.groups or verdict.groups)
-                )
-            ):
-                return incident
-        return None
+    def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
+        """The open incident that a verdict belongs to: of the same groups, else of some of them.
+
+        `taken`: incidents that other verdicts of this tick belong to.
+        """
+        found = [
+            incident
+            for incident in self.incidents.values()
+            if incident.open
+            and incident.id not in taken
+            and incident.kind is verdict.kind
+            and (
+                set(incident.groups) & set(verdict.groups)
+                or not (incident.groups or verdict.groups)
+            )
+        ]
+        return min(found, key=lambda one: one.groups != verdict.groups, default=None)
 
     def update(
         self,
@@ -140,7 +144,9 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
         now_s = history.now_s
-        seen = {self._see(history, verdict) for verdict in verdicts}
+        seen: set[IncidentId] = set()
+        for verdict in verdicts:
+            seen.add(self._see(history, verdict, seen))
         for incident in self.open():
             if incident.id not in seen and incident.kind not in unknown:
                 self._miss(history, incident, inhibited or {})
@@ -155,8 +161,8 @@ class Tracker:
 
     # -- verdicts --------------------------------------------------------------------------
 
-    def _see(self, history: History, verdict: Verdict) -> IncidentId:
-        incident = self.owner(verdict)
+    def _see(self, history: History, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentId:
+        incident = self.owner(verdict, taken)
         if incident is None:
             incident = _opened(history, verdict, self.incidents)
             self._sightings[incident.id] = 0
@@ -206,6 +212,8 @@ class Tracker:
                 return self.config.mismatch_sweeps
             case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
                 return self.config.hang_sweeps
+            case Kind.STATE_CORRUPT:
+                return self.config.corrupt_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
 
@@ -472,7 +480,7 @@ def _out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: PLR0911 - one reason a line
+def _passed(  # noqa: C901, PLR0911 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
@@ -497,6 +505,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
                 return "its process ended"
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
             return "recovered by itself" if moved else None
+        case Kind.STATE_CORRUPT:
+            return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
         case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:

@@ -114,7 +114,7 @@ def _a_group_whose_attempts_fail_heals_in_a_loop_and_only_it_is_named(job: Job) 
     assert found["culprits"] == ["rg_1.0"]
     assert "rg_1 heals in a loop" in found["reason"]
     assert found["severity"] == "warning"
-    assert {row["guard"] for row in found["decisions"]} <= {"pages_only", "observe"}
+    assert {row["guard"] for row in found["decisions"]} <= {"spared", "observe"}
     assert job.kinds() == {"replica_lag"}
 
 

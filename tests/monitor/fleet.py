@@ -34,8 +34,10 @@ from worker_server.wire import (
     FlightRecord,
     GroupHead,
     Identity,
+    Prints,
     Process,
     RingEntry,
+    Spoilt,
     StateReport,
     StepState,
 )
@@ -83,8 +85,6 @@ class SimRank:
     healed: bool = False
     """Whether its last attempt healed; `errored`: met an error."""
     errored: bool = False
-    failures: int = 0
-    committed_step: int | None = None
     pauses: list[tuple[str, float]] = field(default_factory=list)
     resume: str = "data"
     enqueued: int = 0
@@ -93,6 +93,20 @@ class SimRank:
     head_since_s: float = 0.0
     nth: int = 0
     ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    failures: int = 0
+    committed: int | None = None
+    nan_attempts: int = 0
+    """So many of its next attempts have a gradient that is NaN."""
+    poisoned: bool = False
+    """Its weights are NaN."""
+    flaw: int = 0
+    """Which corruption its weights carry; a heal takes over the other group's. 0: none."""
+    lineage: int = 0
+    prints: list[tuple[int, int, int]] = field(default_factory=list)
+    spell: Spoilt | None = None
+    spell_s: float = 0.0
+    loss: float | None = None
+    loss_factor: float = 1.0
 
     @property
     def name(self) -> RankName:
@@ -323,6 +337,45 @@ def late(by_s: float, ticks: int = 1) -> Fault:
     return do
 
 
+def nan(rank: str, attempts: int = 10**9) -> Fault:
+    """The rank's gradient is NaN, for so many attempts."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).nan_attempts = attempts
+
+    return do
+
+
+def flip(rank: str, flaw: int | None = None) -> Fault:
+    """A bit of the rank's weights flips; equal flaws are equal bits."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.flaws += 1
+        fleet.rank(rank).flaw = fleet.flaws if flaw is None else flaw
+
+    return do
+
+
+def heal(group: str, source: str) -> Fault:
+    """The group missed a step and took the weights of another."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.heal(group, source)
+
+    return do
+
+
+def loss(ranks: Iterable[str], factor: float) -> Fault:
+    """What the ranks report as their loss is so many times as high from now on."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).loss_factor = factor
+
+    return do
+
+
 class SimFleet:
     """G groups of W ranks under one Lighthouse, and the clock."""
 
@@ -364,6 +417,13 @@ class SimFleet:
         self.relaunch_at_s: dict[str, float] = {}
         self.evictor_works = True
         self.faulted: set[str] = set()
+        self.flaws = 0
+        self.votes = True
+        """Whether groups vote against the commit of what is not finite."""
+        self.losses = False
+        """Whether ranks report a loss."""
+        self.fingerprint_every = 0
+        """Steps between two fingerprints; 0: none."""
         for name in names:
             self.groups[name] = [
                 SimRank(name, i, world_size, host=f"host-{name}", phase_since_s=self.now_s)
@@ -514,7 +574,7 @@ class SimFleet:
             rank.place = "cross"
             rank.enter_phase("communication", self.now_s)
 
-    def _barrier(self) -> None:
+    def _barrier(self) -> None:  # noqa: C901 - one way a group, in one place
         if self.now_s < self.no_quorum_until_s:
             return
         inside = {
@@ -534,10 +594,19 @@ class SimFleet:
             self.quorum |= joining
             self.quorum_id += 1
         failed = self._failed(step)
+        bad = {name for name in self.quorum - joining if self._not_finite(self.groups[name])}
+        clean = self.quorum - joining - bad
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
+                if name in bad and self.votes:
+                    rank.failures += 1
+                    if clean:
+                        rank.step = step + 1
+                    self._work(rank, "optimizer")
+                    continue
                 if name in joining:
                     rank.step = step
+                    self.heal(name, min(self.quorum - joining, default=name))
                     rank.healing_until_s = self.now_s + 1.0
                     rank.place, rank.left_s = "pause", 1.0
                     rank.enter_phase("forward", self.now_s)
@@ -547,10 +616,50 @@ class SimFleet:
                     rank.failures += 1
                     self._work(rank, "optimizer")
                     continue
-                rank.committed_step = step
+                if not clean and self.votes:
+                    continue
                 rank.step, rank.commits = step + 1, rank.commits + 1
-                rank.committed_s = self.now_s
+                rank.committed, rank.committed_s = step, self.now_s
+                rank.poisoned = rank.poisoned or bool(bad and not self.votes)
+                self._fingerprint(rank)
                 self._work(rank, "optimizer")
+            if name in bad and self.votes and clean:
+                self.heal(name, min(clean))
+
+    def _not_finite(self, ranks: list[SimRank]) -> bool:
+        """An attempt of a group ends: whether its gradient is NaN, and who remembers what."""
+        own = [rank for rank in ranks if rank.nan_attempts > 0 or rank.poisoned]
+        for rank in ranks:
+            rank.nan_attempts -= rank.nan_attempts > 0
+            if self.losses:
+                noise = 1 + self.noise * self.random.uniform(-1, 1)
+                rank.loss = None if rank.poisoned else 2.0 * rank.loss_factor * noise
+            if own:
+                self._spoil(rank, "local" if rank in own else "group")
+            elif rank.spell is not None:
+                rank.spell = replace(rank.spell, run=0)
+        return bool(own)
+
+    def _spoil(self, rank: SimRank, where: str) -> None:
+        spell = rank.spell
+        attempts = 1 if spell is None else spell.attempts + 1
+        if spell is None or not spell.run:
+            rank.spell_s = self.now_s
+            rank.spell = Spoilt(rank.step, where, 0.0, 1, attempts)
+        else:
+            rank.spell = replace(spell, run=spell.run + 1, attempts=attempts)
+
+    def _fingerprint(self, rank: SimRank) -> None:
+        if self.fingerprint_every and rank.step % self.fingerprint_every == 0:
+            value = 1000 * rank.step + rank.flaw
+            rank.prints = [*rank.prints, (rank.step, value, 0)][-3:]
+
+    def heal(self, group: str, source: str) -> None:
+        """All ranks of a group take over the weights of another's."""
+        for rank, other in zip(self.groups[group], self.groups[source], strict=True):
+            rank.flaw, rank.poisoned = other.flaw, other.poisoned
+            rank.lineage += 1
+            rank.prints = []
 
     def _failed(self, step: int) -> set[str]:
         """Groups of the quorum whose commit fails; whoever is behind heals, and commits."""
@@ -690,9 +799,15 @@ class SimFleet:
                 participants=len(self.quorum),
                 healing=now_s < rank.healing_until_s or rank.healed,
                 errored=rank.errored,
-                commit_failures=rank.failures,
-                committed_step=rank.committed_step,
                 seconds=dict(rank.seconds),
+                loss=rank.loss,
+                loss_finite=not (self.losses and rank.poisoned),
+                committed_step=rank.committed,
+                commit_failures=rank.failures,
+                spoilt=None
+                if rank.spell is None
+                else replace(rank.spell, age_s=max(0.0, now_s - rank.spell_s)),
+                prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
             ),
             heads=heads,
         )

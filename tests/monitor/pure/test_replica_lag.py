@@ -57,7 +57,7 @@ def test_without_an_error_of_its_own_it_is_told_and_left_in() -> None:
     drive = Drive(SimFleet(3, 2, [at(30, fail_commits(["rg_1"], errored=[]))])).run(120)
     assert lags(drive) == [("rg_1",)]
     assert not drive.evicts
-    assert {hold.guard for _, hold in drive.holds} == {Guard.PAGES_ONLY}
+    assert {hold.guard for _, hold in drive.holds} == {Guard.SPARED}
 
 
 def test_it_ends_when_it_has_not_turned_for_a_while() -> None:
