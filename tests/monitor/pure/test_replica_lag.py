@@ -17,6 +17,7 @@ from tests.monitor.fleet import (
     hang,
     lighthouse_away,
     lighthouse_down,
+    nan,
     pause,
     restart,
     shut_out,
@@ -180,6 +181,14 @@ def test_commits_that_fail_while_a_group_starts_or_is_gone_are_the_jobs_min_repl
         at(112, fail_commits(["rg_0", "rg_2"], 8, errored=[])),
     ]
     assert not lags(Drive(SimFleet(every, 1, script)).run(180))
+
+
+@pytest.mark.parametrize("who", [["rg_1.0"], ["rg_0.0", "rg_1.0", "rg_2.0"]])
+def test_commits_that_numbers_vote_down_are_corrupt_state_and_no_lag(who) -> None:
+    fleet = SimFleet(3, 1, [at(30, nan(rank)) for rank in who])
+    fleet.losses = True
+    drive = Drive(fleet, KeeperConfig(observe=True)).run(100)
+    assert {drive.seen[key].kind for key in drive.fired} == {"state_corrupt"}
 
 
 def test_an_evicted_group_that_comes_back_is_none() -> None:
