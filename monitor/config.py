@@ -49,6 +49,22 @@ class KeeperConfig:
     """A rank whose WorkerServer is silent so long, while its own group is stuck in a collective
     and nobody else explains it, is taken for the culprit. Lower confuses a lost sidecar with
     a lost host."""
+    habit_factor: float = 2.0
+    """A pause that the job has made before is excused for this many times as long: evaluations and
+    checkpoints vary. Lower accuses the next longer one; higher finds a hang in its place later."""
+    habit_half_life_s: float = 3600.0
+    """After so long without another, a learned pause counts half (a pause that comes again keeps
+    twice the time between two). Shorter forgets an hourly evaluation, longer keeps the memory of
+    a hang that ended by itself."""
+    long_phase_factor: float = 10.0
+    """A declared long phase is excused for this many times its usual length, once it was seen three
+    times, instead of for `long_phase_budget_s`."""
+    long_phase_floor_s: float = 60.0
+    """No declared long phase is called hung before: storage has bad minutes."""
+    running_factor: float = 3.0
+    """A rank whose main thread runs (state R) or waits for the disk (D) while it stands still gets
+    so many times as long: an undeclared pause looks like that, and so does a process that gets no
+    CPU; hangs mostly sleep. Lower accuses compilations, higher finds endless loops later."""
     hang_sweeps: int = 2
     """Consecutive sweeps with the same verdict before it counts: snapshots are skewed."""
 
@@ -74,6 +90,10 @@ class KeeperConfig:
     their flight records. Lower reads records (8 to 18 ms of CPU a rank) of healthy ranks."""
     mismatch_sweeps: int = 2
     """As `hang_sweeps`."""
+    stuck_inside_s: float = 45.0
+    """A group all of whose ranks stand in the same collective for so long, while all other groups
+    wait for it, is accused as a whole. Under TorchFT's 60 s, after which the others give up;
+    lower accuses slow transfers, of which it is told earlier without accusing anybody."""
     record_fresh_s: float = 60.0
     """Older flight records are no evidence for what happens now."""
     record_repeat_s: float = 10.0
@@ -228,6 +248,11 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "long_phase_budget_s": (0, _DAY),
     "healing_budget_s": (0, _DAY),
     "silent_s": (1, _DAY),
+    "habit_factor": (1, 1000),
+    "habit_half_life_s": (1, 30 * _DAY),
+    "long_phase_factor": (1, 1e6),
+    "long_phase_floor_s": (0, _DAY),
+    "running_factor": (1, 1000),
     "hang_sweeps": (1, 100),
     "dead_observations": (1, 100),
     "death_slack_s": (0.0, 60.0),
@@ -236,6 +261,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "job_end_s": (0, _DAY),
     "mismatch_suspect_s": (0.1, _DAY),
     "mismatch_sweeps": (1, 100),
+    "stuck_inside_s": (1, _DAY),
     "record_fresh_s": (1, _DAY),
     "record_repeat_s": (0, _DAY),
     "window_s": (0.5, 3600),

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
+import numpy as np
+
+from monitor import cohort
 from monitor.config import KeeperConfig
 from monitor.names import RankName, split_rank_name
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
@@ -46,6 +49,13 @@ class Pace:
     z: float = 0.0
     """Robust z-score of `low_s`: distance from the cohort's median, in
     1.4826 max(MAD, 1 % of the median)."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Mean seconds a step in each phase, waiting and long ones too."""
+    tokens: float = 0.0
+    """Tokens a step; 0 where none are reported."""
+    work: float = 1.0
+    """How many times its peers' tokens it had, never under 1: more tokens excuse, fewer do not
+    accuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,8 @@ class _Counters:
     attempt: int
     busy_s: float
     long_s: float
+    phases: Mapping[str, float]
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -135,12 +147,14 @@ class PaceMeter:
 
 def _counters(step: StepState) -> _Counters:
     busy_s = long_s = 0.0
+    phases: dict[str, float] = {}
     for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
+        phases[name] = phases.get(name, 0.0) + spent_s
         if name in LONG_PHASES:
             long_s += spent_s
         elif name != WAITING_PHASE:
             busy_s += spent_s
-    return _Counters(step.attempt, busy_s, long_s)
+    return _Counters(step.attempt, busy_s, long_s, phases, step.tokens)
 
 
 def _advance(course: _Course, reading: Reading | None) -> None:
@@ -153,7 +167,8 @@ def _advance(course: _Course, reading: Reading | None) -> None:
     if reading.step.attempt > course.last.attempt:
         now = _counters(reading.step)
         spent_s = max(0.0, now.busy_s - course.last.busy_s)
-        course.shares_s.append(spent_s / (now.attempt - course.last.attempt))
+        steps = now.attempt - course.last.attempt
+        course.shares_s.append(spent_s / steps)
         course.last = now
 
 
@@ -172,6 +187,11 @@ def _pace(course: _Course, span_s: float) -> Pace:
         low_s=shares_s[int(0.3 * (len(shares_s) - 1))],
         step_s=max(0.0, span_s - paused_s) / max(1, steps),
         held=course.held / course.sweeps if course.sweeps else 0.0,
+        phases={
+            name: max(0.0, spent_s - course.start.phases.get(name, 0.0)) / max(1, steps)
+            for name, spent_s in course.last.phases.items()
+        },
+        tokens=max(0, course.last.tokens - course.start.tokens) / max(1, steps),
     )
 
 
@@ -184,25 +204,25 @@ def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
     for lane in lanes.values():
         if len(lane) < 2:
             continue
-        busy = sorted(paces[rank].busy_s for rank in lane)
-        middle = median(busy)
-        spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
-        for rank in lane:
-            value, low_s = paces[rank].busy_s, paces[rank].low_s
+        busy = np.array([paces[rank].busy_s for rank in lane])
+        low = np.array([paces[rank].low_s for rank in lane])
+        usual = cohort.usual(busy)
+        work = _work([paces[rank].tokens for rank in lane])
+        scores = cohort.z_scores(busy, low / work)
+        for place, rank in enumerate(lane):
             found[rank] = replace(
                 paces[rank],
-                usual_s=_median_without(busy, value),
+                usual_s=float(usual[place]),
                 cohort=len(lane),
-                z=(low_s - middle) / spread if spread > 0 else 0.0,
+                z=float(scores[place]),
+                work=float(work[place]),
             )
     return found
 
 
-def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Median of ordered values less one occurrence of `value`, in O(1)."""
-    rest = len(ordered) - 1
-    low, high = (rest - 1) // 2, rest // 2
-    # Leaving `value` out moves everything from its place on down by one.
-    after_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
-    after_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
-    return (after_low + after_high) / 2
+def _work(tokens: Sequence[float]) -> cohort.Floats:
+    """Tokens of each against the median of the others, not under 1; 1 where some report none."""
+    counts = np.array(tokens, dtype=np.float64)
+    if not (counts > 0).all():
+        return np.ones(len(tokens))
+    return np.asarray(np.maximum(1.0, counts / cohort.usual(counts)), dtype=np.float64)

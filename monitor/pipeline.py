@@ -16,15 +16,23 @@ from functools import partial
 from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
+from monitor.detectors.all_wait import all_wait
+from monitor.detectors.all_wait import wanted as wanted_across
 from monitor.detectors.corrupt import corrupt
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
+from monitor.detectors.late_comer import late_comer
+from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.replica_lag import replica_lag
+from monitor.detectors.slow_pause import slow_pause
+from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
+from monitor.detectors.unphased import unphased
+from monitor.detectors.unphased import wanted as wanted_unphased
 from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict, stops
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
@@ -94,9 +102,14 @@ DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
+    Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
+    Detector("all_wait", Kind.DEADLOCK, all_wait),
     Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
+    Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
+    Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
+    Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
     Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
@@ -147,7 +160,8 @@ class Pipeline:
         decisions = self._decide(snapshot)
         wanted: tuple[RankName, ...] | None = ()
         if graph is not None:
-            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+            self._history.pausing, self._history.inside = graph.pausing, graph.all_in
+            wanted = _guarded("records", failures, lambda: _wanted(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,
             verdicts=verdicts,
@@ -343,6 +357,12 @@ def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T 
     except Exception as exc:  # noqa: BLE001 - one crashed detector must not blind the others
         failures[name] = f"{type(exc).__name__}: {exc}"
         return None
+
+
+def _wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose records a detector asks for; sorted, each once."""
+    suspected = {*wanted_records(history, graph), *wanted_unphased(history, graph)}
+    return tuple(sorted({*suspected, *wanted_late(history), *wanted_across(history, graph)}))
 
 
 def _view(

@@ -30,6 +30,8 @@ _GONE_UNCONFIRMED_S: Final = 30.0
 
 _LIGHTHOUSE: Final = GroupName("the Lighthouse")
 """Whom those wait for who wait for a Lighthouse that is away."""
+_EACH_OTHER: Final = GroupName("each other")
+"""Whom those wait for who all wait, with nobody missing."""
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class Tracker:
                 if track is None or track.first_seen_s > waited_s:
                     continue
                 if track.last_commit_s is None or track.last_commit_s <= waited_s:
-                    found[rank] = incident.groups[0] if incident.groups else _LIGHTHOUSE
+                    found[rank] = _cause(incident)
         return found
 
     def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
@@ -378,6 +380,13 @@ class Tracker:
         }
 
 
+def _cause(incident: Incident) -> GroupName:
+    """Whom its victims wait for, in words where it is no group."""
+    if incident.groups:
+        return incident.groups[0]
+    return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+
+
 def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incident]) -> Incident:
     now_s = history.now_s
     subject = (*verdict.culprits, *verdict.groups, "job")[0]
@@ -489,6 +498,8 @@ def _passed(  # noqa: C901, PLR0911 - one reason a line
     asked = incident.milestones.evict_asked_s is not None
     if _restarted(history, incident):
         return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
+    if not incident.culprits:
+        return _passed_for_all(history, incident, config)
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
     reports = [track.fresh for track in tracks if track.fresh is not None]
@@ -526,12 +537,28 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     return "keeps up again"
 
 
+def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that was nobody's is over: somebody moved, or all keep pace."""
+    if incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
+    last_s = incident.last_seen_s
+    moved = any(t.moved_s is not None and t.moved_s > last_s for t in history.present())
+    passed = moved and history.now_s - last_s >= config.clear_s
+    return "recovered by itself" if passed else None
+
+
 def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:
     if gone:
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
-    judged = bool(history.pace.windows) and history.pace.windows[-1].start_s >= incident.last_seen_s
+    tracks = _culprit_tracks(history, incident)
+    if len(history.groups()) == 1 or any(not track.phased for track in tracks):
+        calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
+        judged = calm_s > incident.last_seen_s
+    else:
+        windows = history.pace.windows
+        judged = bool(windows) and windows[-1].start_s >= incident.last_seen_s
     unseen_s = history.now_s - incident.last_seen_s
     passed = quiet and judged and unseen_s >= config.straggler_clear_s
     return "keeps pace again" if passed else None

@@ -31,6 +31,7 @@ from monitor.snapshot import (
     Unreachable,
 )
 from worker_server.wire import (
+    SOURCE_REPORTER,
     FlightRecord,
     GroupHead,
     Identity,
@@ -49,6 +50,7 @@ START_S = 1_000_000.0
 
 WORK = {"data": 0.02, "forward": 0.10, "backward": 0.15, "optimizer": 0.03}
 INTRA = "intra"
+ACROSS = "torchft"
 
 
 @dataclass
@@ -79,6 +81,7 @@ class SimRank:
     hang_in: str | None = None
     stalled_until_s: float = 0.0
     slow: float = 1.0
+    extra_s: dict[str, float] = field(default_factory=dict)
     odd: str | None = None
     """Next all_reduce goes wrong: op | size | extra | abort."""
     healing_until_s: float = 0.0
@@ -86,12 +89,24 @@ class SimRank:
     """Whether its last attempt healed; `errored`: met an error."""
     errored: bool = False
     pauses: list[tuple[str, float]] = field(default_factory=list)
+    habits: list[tuple[int, str, float]] = field(default_factory=list)
+    """Every so many steps, a pause in this phase of so many seconds."""
+    state: str = "S"
+    """State of its main thread while it lives and is not stopped."""
     resume: str = "data"
     enqueued: int = 0
     completed: int = 0
     op: str = "all_gather"
     head_since_s: float = 0.0
     nth: int = 0
+    tokens: int = 0
+    tokens_a_step: int = 0
+    across: int = 0
+    """Collectives across groups entered."""
+    across_since_s: float = 0.0
+    across_ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    begun_s: float = 0.0
+    """When the present attempt began, or the last one ended."""
     ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
     failures: int = 0
     committed: int | None = None
@@ -243,6 +258,51 @@ def jam(group: str, for_s: float = 1e9) -> Fault:
     return do
 
 
+def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
+    """The rank spends so many seconds more in this phase of each step."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).extra_s[phase] = extra_s
+
+    return do
+
+
+def slow_link(group: str, for_s: float) -> Fault:
+    """Each collective of the group takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.link_s[group] = for_s
+
+    return do
+
+
+def slow_network(for_s: float) -> Fault:
+    """Each transfer across groups takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.network_s = for_s
+
+    return do
+
+
+def tokens(rank: str, count: int) -> Fault:
+    """The rank reports so many tokens a step from now on."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).tokens_a_step = count
+
+    return do
+
+
+def jam_across(for_s: float = 1e9) -> Fault:
+    """The transfer across groups is entered by all and lets nobody out."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.no_quorum_until_s = fleet.now_s + for_s
+
+    return do
+
+
 def cpu_stall(rank: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
@@ -257,6 +317,26 @@ def pause(ranks: Iterable[str], phase: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         for rank in named:
             fleet.rank(rank).pauses.append((phase, for_s))
+
+    return do
+
+
+def habit(ranks: Iterable[str], every: int, phase: str, for_s: float) -> Fault:
+    """From now on a pause after every so many steps."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).habits.append((every, phase, for_s))
+
+    return do
+
+
+def runs(rank: str, state: str = "R") -> Fault:
+    """The main thread is seen running from now on, whatever it does."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).state = state
 
     return do
 
@@ -390,6 +470,8 @@ class SimFleet:
         tick_s: float = 1.0,
         relaunch: bool = True,
         pace: float = 1.0,
+        source: str | None = SOURCE_REPORTER,
+        across: bool = False,
     ) -> None:
         names = [f"rg_{n}" for n in range(groups)] if isinstance(groups, int) else list(groups)
         self.now_s = START_S
@@ -397,11 +479,17 @@ class SimFleet:
         self.tick_s = tick_s
         self.noise = noise
         self.pace = pace
+        self.source = source
+        """Who tells the steps; None: nobody does, the ranks only attached."""
+        self.across = across
+        """Whether heads show the collectives across groups."""
         self.random = random.Random(seed)
         self.script = sorted(script, key=lambda line: line.at_s)
         self.groups: dict[str, list[SimRank]] = {}
         self.silent_until: dict[RankName, tuple[float, Failure]] = {}
         self.jammed_until_s: dict[str, float] = {}
+        self.link_s: dict[str, float] = {}
+        self.network_s = 0.0
         self.lighthouse_away_until_s = 0.0
         self.no_quorum_until_s = 0.0
         self.failing: dict[str, float] = {}
@@ -483,6 +571,7 @@ class SimFleet:
     def _begin(self, rank: SimRank) -> None:
         rank.attempt += 1
         rank.nth = 0
+        rank.begun_s = self.now_s
         self._work(rank, "data")
 
     def _work(self, rank: SimRank, phase: str) -> None:
@@ -492,6 +581,7 @@ class SimFleet:
         rank.left_s = (
             WORK[phase] * factor * self.pace * (1 + self.noise * self.random.uniform(-1, 1))
         )
+        rank.left_s += rank.extra_s.get(phase, 0.0)
         if rank.hang_in == phase:
             rank.hung = True
 
@@ -527,9 +617,14 @@ class SimFleet:
             case "backward" if rank.world_size > 1:
                 self._reduce(rank)
             case "backward" | "start":
-                rank.place = "cross"
-                rank.enter_phase("communication", self.now_s)
+                self._cross(rank)
             case "optimizer" | "pause":
+                if rank.place == "optimizer":
+                    rank.pauses += [
+                        (phase, for_s * (1 + self.noise * self.random.uniform(-1, 1)))
+                        for every, phase, for_s in rank.habits
+                        if rank.step % every == 0
+                    ]
                 if rank.pauses:
                     phase, for_s = rank.pauses.pop(0)
                     rank.place, rank.left_s = "pause", for_s
@@ -556,12 +651,17 @@ class SimFleet:
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
+            whole = whole and self._since(inside) >= self.link_s.get(name, 0.0)
             calls = {(r.enqueued, r.ring[-1]["op"], r.ring[-1]["sizes_in"]) for r in inside}
             if whole and len(calls) == 1:
                 self.released[name] = inside[0].enqueued
             for rank in inside:
                 if rank.enqueued <= self.released.get(name, 0) and not self._frozen(rank):
                     self._released(rank, place)
+
+    def _since(self, inside: list[SimRank]) -> float:
+        """Seconds since the last of them came in."""
+        return self.now_s - max((rank.head_since_s for rank in inside), default=self.now_s) + 1e-9
 
     def _released(self, rank: SimRank, place: str) -> None:
         rank.leave_collective(self.now_s)
@@ -571,8 +671,27 @@ class SimFleet:
             rank.place = "extra"
             rank.enter_collective("all_reduce", self.now_s)
         else:
-            rank.place = "cross"
-            rank.enter_phase("communication", self.now_s)
+            self._cross(rank)
+
+    def _cross(self, rank: SimRank) -> None:
+        rank.place = "cross"
+        rank.enter_phase("communication", self.now_s)
+        rank.across += 1
+        rank.across_since_s = self.now_s
+        if self.across:
+            rank.across_ring.append(
+                {
+                    "group": ACROSS,
+                    "seq": rank.across,
+                    "op": "all_reduce",
+                    "sizes_in": ((1000,),),
+                    "step": rank.step,
+                    "attempt": rank.attempt,
+                    "nth": 0,
+                    "enter_s": self.now_s,
+                    "exit_s": None,
+                }
+            )
 
     def _barrier(self) -> None:  # noqa: C901 - one way a group, in one place
         if self.now_s < self.no_quorum_until_s:
@@ -588,6 +707,9 @@ class SimFleet:
                 self.quorum_id += 1
         if not self.quorum or not all(inside.get(name, False) for name in self.quorum):
             return
+        came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
+        if self.now_s - came_s < self.network_s - 1e-9:
+            return
         joining = {name for name, there in inside.items() if there} - self.quorum
         step = max(r.step for name in self.quorum for r in self.groups[name])
         if joining:
@@ -598,6 +720,9 @@ class SimFleet:
         clean = self.quorum - joining - bad
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
+                rank.begun_s = rank.across_since_s = self.now_s
+                if rank.across_ring:
+                    rank.across_ring[-1]["exit_s"] = self.now_s
                 if name in bad and self.votes:
                     rank.failures += 1
                     if clean:
@@ -621,6 +746,7 @@ class SimFleet:
                 rank.step, rank.commits = step + 1, rank.commits + 1
                 rank.committed, rank.committed_s = step, self.now_s
                 rank.poisoned = rank.poisoned or bool(bad and not self.votes)
+                rank.tokens += rank.tokens_a_step
                 self._fingerprint(rank)
                 self._work(rank, "optimizer")
             if name in bad and self.votes and clean:
@@ -763,9 +889,16 @@ class SimFleet:
             interpreter = now_s - rank.gil_since_s
         if rank.stopped:
             interpreter = now_s - rank.phase_since_s
-        heads = ()
+        heads: tuple[GroupHead, ...] = ()
+        if self.across and rank.across:
+            inside = rank.across if rank.place == "cross" else 0
+            done = rank.across - bool(inside)
+            age_s = now_s - rank.across_since_s
+            size = len(self.quorum)
+            heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
         if rank.world_size > 1 and rank.enqueued:
             heads = (
+                *heads,
                 GroupHead(
                     INTRA,
                     rank.world_size,
@@ -780,36 +913,53 @@ class SimFleet:
             identity=rank.identity,
             process=Process(
                 alive=rank.alive,
-                state=None if dead else "T" if rank.stopped else "S",
+                state=None if dead else "T" if rank.stopped else rank.state,
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
                 interpreter_age_s=None if dead else interpreter,
             ),
-            step=StepState(
-                step=rank.step,
-                attempt=rank.attempt,
-                progress=rank.progress,
-                phase=rank.phase,
-                phase_age_s=max(0.0, now_s - rank.phase_since_s),
-                commits=rank.commits,
-                last_commit_age_s=None
-                if rank.committed_s is None
-                else max(0.0, now_s - rank.committed_s),
-                replica_id=rank.replica_id,
-                quorum_id=self.quorum_id,
-                participants=len(self.quorum),
-                healing=now_s < rank.healing_until_s or rank.healed,
-                errored=rank.errored,
-                seconds=dict(rank.seconds),
-                loss=rank.loss,
-                loss_finite=not (self.losses and rank.poisoned),
-                committed_step=rank.committed,
-                commit_failures=rank.failures,
-                spoilt=None
-                if rank.spell is None
-                else replace(rank.spell, age_s=max(0.0, now_s - rank.spell_s)),
-                prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
-            ),
+            step=self._step(rank, now_s),
             heads=heads,
+        )
+
+    def _step(self, rank: SimRank, now_s: float) -> StepState | None:
+        if self.source is None:
+            return None
+        told = StepState(
+            step=rank.step,
+            attempt=rank.attempt,
+            progress=rank.progress,
+            phase=rank.phase,
+            phase_age_s=max(0.0, now_s - rank.phase_since_s),
+            commits=rank.commits,
+            last_commit_age_s=None
+            if rank.committed_s is None
+            else max(0.0, now_s - rank.committed_s),
+            replica_id=rank.replica_id,
+            quorum_id=self.quorum_id,
+            participants=len(self.quorum),
+            healing=now_s < rank.healing_until_s or rank.healed,
+            errored=rank.errored,
+            commit_failures=rank.failures,
+            committed_step=rank.committed,
+            seconds=dict(rank.seconds),
+            tokens=rank.tokens,
+            loss=rank.loss,
+            loss_finite=not (self.losses and rank.poisoned),
+            spoilt=None
+            if rank.spell is None
+            else replace(rank.spell, age_s=max(0.0, now_s - rank.spell_s)),
+            prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
+        )
+        if self.source == SOURCE_REPORTER:
+            return told
+        return replace(
+            told,
+            step=rank.step + (rank.attempt > rank.commits),
+            source=self.source,
+            phase="other",
+            phase_age_s=max(0.0, now_s - rank.begun_s),
+            progress=rank.attempt + rank.commits,
+            seconds={"other": now_s - START_S},
         )
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:
@@ -823,23 +973,30 @@ class SimFleet:
             members={INTRA: tuple(range(rank.world_size))},
             ring=tuple(
                 RingEntry(
-                    group=INTRA,
+                    group=entry.get("group", INTRA),
                     seq=entry["seq"],
                     op=entry["op"],
                     sizes_in=entry["sizes_in"],
                     dtype="torch.float32",
-                    step=entry["step"],
-                    attempt=entry["attempt"],
+                    step=None if self.source is None else entry["step"],
+                    attempt=None if self.source is None else entry["attempt"],
                     nth=entry["nth"],
                     site="train.py:42",
                     enter_age_s=self.now_s - entry["enter_s"],
                     exit_age_s=None if entry["exit_s"] is None else self.now_s - entry["exit_s"],
                 )
-                for entry in rank.ring
+                for entry in _one_ring(rank)
             ),
             dropped=0,
             torch=None,
         )
+
+
+def _one_ring(rank: SimRank) -> list[dict]:
+    """What both rings hold of the time that both cover, in order."""
+    since_s = max((ring[0]["enter_s"] for ring in (rank.ring, rank.across_ring) if ring), default=0)
+    both = (entry for entry in (*rank.ring, *rank.across_ring) if entry["enter_s"] >= since_s)
+    return sorted(both, key=lambda entry: entry["enter_s"])
 
 
 class Drive:
