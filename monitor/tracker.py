@@ -443,7 +443,7 @@ def _out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: PLR0911 - one reason a line
+def _passed(  # noqa: C901, PLR0911 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""

@@ -1,13 +1,10 @@
 """Half an hour of healthy training, on the virtual clock: nobody is accused."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.config import KeeperConfig
 from monitor.incident import Incident
 from monitor.pipeline import Pipeline
-from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
     At,
     Drive,
@@ -15,7 +12,6 @@ from tests.monitor.fleet import (
     at,
     cpu_stall,
     gil,
-    habit,
     late,
     lighthouse_away,
     pause,
@@ -25,7 +21,6 @@ from tests.monitor.fleet import (
     silent,
     slow,
 )
-from worker_server.wire import StateReport
 
 HALF_AN_HOUR = 1800
 
@@ -72,9 +67,7 @@ class Restarted(Drive):
 
 def accused(drive: Drive) -> dict[str, str]:
     """Fired incidents that name anybody."""
-    return {
-        key: drive.seen[key].verdict.reason for key in drive.fired if drive.seen[key].culprits
-    }
+    return {key: drive.seen[key].verdict.reason for key in drive.fired if drive.seen[key].culprits}
 
 
 @pytest.mark.parametrize(
