@@ -7,7 +7,7 @@ not, nobody is accused of the larger side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
@@ -17,8 +17,12 @@ from monitor.analysis.root import Root, evidence_of, victims_of
 from monitor.analysis.witness import Witness
 
 
-def absent(graph: Graph, witness: Witness) -> Iterable[Root]:
-    """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait."""
+def absent(graph: Graph, witness: Witness, different: Collection[int] = ()) -> Iterable[Root]:
+    """Ranks with nothing unfinished that others wait for; or, outnumbered, those who wait.
+
+    `different` ranks are known to give something else than their peers: nobody asks their past
+    whether a call is usual.
+    """
     index = graph.index
     still = {
         rank
@@ -30,11 +34,15 @@ def absent(graph: Graph, witness: Witness) -> Iterable[Root]:
         rank: [one for one in graph.stuck if rank in one.absent and one.inside]
         for rank in sorted(still)
     }
-    doubted = {one: _usual(graph, witness, one) for one in graph.stuck if _outnumbered(one, still)}
+    doubted = {
+        one: _usual(graph, witness, one, different)
+        for one in graph.stuck
+        if _outnumbered(one, still)
+    }
     guilty = {
         rank
         for rank, scene in waited.items()
-        if any(_blames(one, doubted.get(one)) for one in scene)
+        if any(_blames(one, doubted.get(one), still) for one in scene)
     }
     _infect(waited, guilty)
     for ranks in _together(waited, guilty):
@@ -54,18 +62,22 @@ def _outnumbered(one: Stuck, still: set[int]) -> bool:
     return bool(still & set(one.absent)) and len(one.absent) >= len(one.joined)
 
 
-def _blames(one: Stuck, usual: Habit | None) -> bool:
-    """Whether a collective speaks against those who did not come to it."""
+def _blames(one: Stuck, usual: Habit | None, still: set[int]) -> bool:
+    """Whether a collective speaks against those who did not come to it.
+
+    Without a past it does if they are not the larger side; who is held up elsewhere is on none.
+    """
     if usual is None or usual is Habit.UNKNOWN:
-        return len(one.absent) <= len(one.joined)
+        return len(still & set(one.absent)) <= len(one.joined)
     return usual is Habit.USUAL
 
 
-def _usual(graph: Graph, witness: Witness, one: Stuck) -> Habit:
+def _usual(graph: Graph, witness: Witness, one: Stuck, different: Collection[int]) -> Habit:
     """Whether those inside call what they called at this place before."""
     if one.transfer is not None:
         return Habit.UNKNOWN
-    return witness.of(graph.index.head_row(rank, one.group) for rank in one.inside)
+    asked = [rank for rank in one.inside if rank not in different] or one.inside
+    return witness.of(graph.index.head_row(rank, one.group) for rank in asked)
 
 
 def _infect(waited: Mapping[int, Iterable[Stuck]], guilty: set[int]) -> None:

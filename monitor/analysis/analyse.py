@@ -12,10 +12,12 @@ from monitor.analysis.absent import absent
 from monitor.analysis.behind import inside
 from monitor.analysis.calls import calls_of
 from monitor.analysis.cycles import cycles
+from monitor.analysis.doubled import doubled
 from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.analysis.graph import Graph
 from monitor.analysis.lost import moved
 from monitor.analysis.mismatch import mismatch
+from monitor.analysis.order import orders
 from monitor.analysis.root import Root
 from monitor.analysis.sequences import Divergence
 from monitor.analysis.silent import silent
@@ -37,18 +39,20 @@ def analyse(job: Job) -> Analysis:
     diverging = sequences.divergences(graph.index, calls, witness)
     diverging = (*diverging, *slips.slips(graph, calls, diverging))
     diverging = (*diverging, *wholes.wholes(graph, calls, diverging))
+    different = {rank for one in diverging for rank in one.culprits}
     candidates = (
-        *absent(graph, witness),
+        *absent(graph, witness, different),
         *inside(graph),
-        *cycles(graph, witness),
+        *_inverted(graph, witness),
+        *doubled(graph, calls, witness),
     )
     found = [
         root
         for root in candidates
-        if not any(_follows(root, one) for one in diverging) and not skew.young(graph, root.scene)
+        if not any(_follows(graph, root, one) for one in diverging)
+        and not skew.young(graph, root.scene)
     ]
-    culprits = {rank for root in found for rank in root.finding.culprits}
-    culprits |= {rank for one in diverging for rank in one.culprits}
+    culprits = different | {rank for root in found for rank in root.finding.culprits}
     still = [root for root in found if skew.settled(graph, root.scene, culprits)]
     if not still and not any(one.live for one in diverging):
         still += [
@@ -64,23 +68,45 @@ def analyse(job: Job) -> Analysis:
     )
 
 
-def _follows(root: Root, one: Divergence) -> bool:
+def _inverted(graph: Graph, witness: Witness) -> Iterable[Root]:
+    """Cycles, and ranks whose calls are in another order without one; each rank once.
+
+    Where the stuck tie, those who queue behind them may have settled whose order is wrong.
+    """
+    known = tuple(cycles(graph, witness))
+    named = {rank for root in known for rank in root.finding.culprits}
+    queued = [one for one in orders(graph, witness) if not named & set(one.finding.culprits)]
+    settled = {rank for one in queued for rank in one.finding.culprits}
+    for root in known:
+        if root.finding.culprits or not settled & {r for s in root.finding.between for r in s}:
+            yield root
+    yield from queued
+
+
+def _follows(graph: Graph, root: Root, one: Divergence) -> bool:
     """Whether a root is only what a divergence leads to.
 
     Ranks inside a collective that differs, or after one in a sequence that slipped, are. A rank
     that did not come at all is a fault of its own, unless the slip left it a call behind or made
-    those inside a call ahead; so is one whose GPU stopped elsewhere.
+    those inside a call ahead; so is one whose GPU stopped elsewhere or did not even begin, and one
+    that takes another order than ranks which do not differ.
     """
     if not any(one.explains(stuck.group, stuck.sequence) for stuck in root.scene):
         return False
+    culprits = set(root.finding.culprits)
+    own = bool(culprits) and culprits <= set(one.culprits)
     match root.finding.kind:
         case Fault.GPU_BEHIND:
-            return (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+            here = (root.finding.group, root.finding.sequence) == (one.group, one.sequence)
+            return here and (own or not culprits <= graph.unbegun)
         case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
             joined = {rank for stuck in root.scene for rank in stuck.joined}
             slipped = one.kind in (Fault.SKIPPED, Fault.EXTRA)
-            own = root.finding.culprits and set(root.finding.culprits) <= set(one.culprits)
-            return slipped and (bool(own) or joined <= set(one.culprits))
+            return slipped and (own or joined <= set(one.culprits))
+        case Fault.ORDER_INVERSION:
+            # where nobody knows who differs, it may be one of these, and the order its consequence
+            tied = set() if one.culprits else {rank for side in one.sides for rank in side}
+            return not culprits or own or bool(culprits & tied)
         case _:
             return True
 

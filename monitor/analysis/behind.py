@@ -32,11 +32,11 @@ def inside(graph: Graph) -> Iterable[Root]:
         if graph.unbegun.intersection(one.front):
             continue
         if one.transfer is not None:
-            if _lasting(graph, one):
+            if lasting(graph, one):
                 yield _transfer(graph, one)
         elif not one.done:
             yield from _all_in(graph, one)
-        elif len(one.front) == 1 and len(one.done) > 1 and _lasting(graph, one):
+        elif len(one.front) == 1 and len(one.done) > 1 and lasting(graph, one):
             yield _stuck_inside(graph, one, timed_out=False)
     yield from _behind(graph)
 
@@ -58,7 +58,7 @@ def _behind(graph: Graph) -> Iterable[Root]:
         for one in graph.stuck
         for rank in one.front
         if rank in graph.unbegun and rank not in graph.lost
-        if (rank in waited or len(one.front) > 1) and _lasting(graph, one)
+        if (rank in waited or len(one.front) > 1) and lasting(graph, one)
     }
     if late:
         ranks = sorted(late)
@@ -123,11 +123,11 @@ def _waiting_for(graph: Graph, ranks: Iterable[int]) -> tuple[Stuck, ...]:
 
 def _all_in(graph: Graph, one: Stuck) -> Iterable[Root]:
     failed = [rank for rank in one.front if _state(graph, one, rank) is State.FAILED]
-    if failed or _lasting(graph, one):
+    if failed or lasting(graph, one):
         yield _stuck_inside(graph, one, timed_out=len(failed) == len(one.front))
 
 
-def _lasting(graph: Graph, one: Stuck) -> bool:
+def lasting(graph: Graph, one: Stuck) -> bool:
     """Whether a collective that all are in is known to last long.
 
     So it is too when only unfinished entries were written: because something was stuck.

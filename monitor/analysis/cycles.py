@@ -21,6 +21,8 @@ from monitor.analysis.witness import Witness
 
 _MOST = 64
 """Collectives of one cycle that are compared with each other."""
+_STEPS = 16
+"""Calls of a rank before the one it is stuck in that are compared with its past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,33 @@ def _conflict(graph: Graph, witness: Witness, one: _Side, other: _Side) -> tuple
         if 2 * len(theirs) > len(both):
             return mine
     habits = [
-        witness.of(graph.index.head_row(rank, side.stuck.group) for rank in ranks)
-        for side, ranks in zip((one, other), sides, strict=True)
+        _habit(graph, witness, ranks, mine.stuck.group, theirs.stuck.group)
+        for mine, theirs, ranks in zip((one, other), (other, one), sides, strict=True)
     ]
     if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
         return sides[habits.index(Habit.UNUSUAL)]
     return ()
+
+
+def _habit(graph: Graph, witness: Witness, ranks: Sequence[int], own: int, theirs: int) -> Habit:
+    """Whether ranks came to where they are stuck as usual, since they last called for the others.
+
+    Who leaves out a call may find itself in a usual one soon after.
+    """
+    heads = [graph.index.head_row(rank, own) for rank in ranks]
+    way = (row for head in heads for row in _way(graph, head, theirs))
+    if any(witness.of((row,)) is Habit.UNUSUAL for row in way):
+        return Habit.UNUSUAL
+    return witness.of(heads)
+
+
+def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
+    """The rows of a rank before one, back to its last call in a group."""
+    columns = graph.index.job.columns
+    for row in range(head - 1, max(head - _STEPS, 0) - 1, -1):
+        if columns["rank"][row] != columns["rank"][head] or columns["group"][row] == group:
+            return
+        yield row
 
 
 def _members(graph: Graph, side: _Side) -> set[int]:

@@ -23,6 +23,8 @@ SYNCHRONISING: Final = frozenset(
 )
 """Nobody gets out of these before everybody is in. A broadcast's root, a reduce's leaf and a
 sender may: their data is buffered."""
+SENDING: Final = frozenset({"broadcast", "scatter"})
+"""Only the root gets out of these alone; who else does has what the root sent."""
 
 _UNSEEN: Final = 2
 """So many completed calls in a row, of which the record no longer tells what they were, may be

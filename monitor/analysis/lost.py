@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.analysis.index import NEVER, SYNCHRONISING, Index, Standings, Transfers
+from monitor.analysis.index import NEVER, SENDING, SYNCHRONISING, Index, Standings, Transfers
 from monitor.flight_recorder.job import NONE, Backend, State
 
 
@@ -35,12 +35,28 @@ def lost(index: Index) -> dict[int, int]:
         for rank in at.members[at.read & (at.head <= top)].tolist():
             row = index.head_row(rank, group)
             gloo = index.job.ranks[rank].backend is Backend.GLOO
-            if gloo or index.op(row) not in SYNCHRONISING:
-                continue
-            mine = int(at.enqueued[at.members == rank][0])
             head = int(index.job.columns["seq"][row])
-            found[rank] = found.get(rank, 0) + min(top, mine) - head + 1
+            mine = int(at.enqueued[at.members == rank][0])
+            trailing = min(top, mine) - head + 1
+            if not gloo and _believed(index, at, head, index.op(row), trailing):
+                found[rank] = found.get(rank, 0) + trailing
     return found
+
+
+def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int) -> bool:
+    """Whether members that are through with a collective show that the others should be.
+
+    One may be through alone because it called something else there, which a record of unfinished
+    entries only no longer shows: then most must be through, or with more than that one. Of what
+    a root sends, the root gets out first: only the last member that is inside trails the others.
+    """
+    called = at.read & (at.enqueued >= sequence)
+    through = at.members[called & (at.head > sequence)].tolist()
+    inside = int((called & (at.head <= sequence)).sum())
+    if op in SENDING:
+        return inside == 1 and len(through) > 1
+    shown = any(not index.job.ranks[rank].only_active for rank in through)
+    return op in SYNCHRONISING and (shown or len(through) > inside or trailing > 1)
 
 
 def finished(at: Standings) -> int:

@@ -66,7 +66,8 @@ def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergenc
     known: dict[int, list[Divergence]] = {}
     for begin, end in _differing(calls):
         earlier = known.setdefault(int(calls.group[begin]), [])
-        if len(earlier) > _PER_GROUP or any(not d.culprits and not d.passing for d in earlier):
+        tied = any(not d.culprits and not d.passing for d in earlier)
+        if len(earlier) > _PER_GROUP or (tied and not _most_agree(index, calls, begin, end)):
             continue
         one = _judge(index, calls, witness, slice(begin, end))
         if not any(_repeats(one, before) for before in earlier):
@@ -75,8 +76,20 @@ def divergences(index: Index, calls: Calls, witness: Witness) -> tuple[Divergenc
     return tuple(found)
 
 
+def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
+    """Whether a strict majority of the group gave the same; cheaper than asking their past."""
+    size = max(end - begin, len(index.job.groups[int(calls.group[begin])].members))
+    return 2 * int(np.unique(calls.given[begin:end], return_counts=True)[1].max()) > size
+
+
 def _repeats(one: Divergence, before: Divergence) -> bool:
-    """Whether a divergence shows nobody who did not differ before."""
+    """Whether a divergence shows nobody who did not differ before.
+
+    After a tie everything may be its consequence, but for those who differ where its sides agree.
+    """
+    if one.culprits and not before.culprits and not before.passing:
+        agreeing = set(one.sides[0])
+        return sum(bool(agreeing & set(side)) for side in before.sides) < 2
     if one.culprits:
         return set(one.culprits) <= set(before.culprits)
     return one.sides == before.sides or not before.passing

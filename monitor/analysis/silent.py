@@ -12,17 +12,31 @@ from collections.abc import Iterable
 
 from monitor.analysis import wording
 from monitor.analysis.finding import Confidence, Fault, Finding
-from monitor.analysis.graph import Graph
+from monitor.analysis.graph import Graph, Stuck
+from monitor.analysis.index import SYNCHRONISING
 from monitor.analysis.root import Root
+from monitor.flight_recorder.job import Backend
 
 _FEW = 4
 """Accused are at most one in so many. Lower: a job of which half the records were lost accuses
 them. Higher: a host that died is called unknown."""
 
 
+def _over(graph: Graph, one: Stuck) -> bool:
+    """Whether somebody got out of it, and nobody does before all are in: the silent were, too.
+
+    What gloo ended by an error looks completed (see `lost`).
+    """
+    ranks = graph.index.job.ranks
+    through = any(ranks[rank].backend is Backend.NCCL for rank in one.done)
+    return through and graph.index.op(one.row) in SYNCHRONISING
+
+
 def silent(graph: Graph) -> Iterable[Root]:
     """At most one finding: the silent ranks that others wait for."""
-    waiting = [one for one in graph.stuck if one.silent and not one.absent]
+    waiting = [
+        one for one in graph.stuck if one.silent and not one.absent and not _over(graph, one)
+    ]
     alone = {one.silent[0] for one in waiting if len(one.silent) == 1}
     unclear = {r for one in waiting if not alone & set(one.silent) for r in one.silent}
     accused = tuple(sorted(alone | unclear))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.flight_recorder.job import NONE, Backend, Job, State
+from monitor.flight_recorder.ops import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -26,7 +27,7 @@ def live(job: Job) -> Bools:
     """
     state = job.columns["state"]
     unfinished = np.isin(state, (State.UNKNOWN, State.SCHEDULED, State.STARTED))
-    unfinished &= ~_counted_out(job)
+    unfinished &= ~(_counted_out(job) | _parts_of_the_past(job))
     failed = np.flatnonzero(state == State.FAILED)
     if len(failed):
         done = np.flatnonzero(state == State.COMPLETED)
@@ -53,6 +54,35 @@ def _counted_out(job: Job) -> Bools:
         status = info.status.get(int(columns["group"][row]))
         if status is not None and info.only_active and info.backend is Backend.NCCL:
             over[row] = columns["seq"][row] <= status.completed
+    return over
+
+
+def _parts_of_the_past(job: Job) -> Bools:
+    """Parts of batches that are over, in records of unfinished entries only.
+
+    The whole of a batch ends its parts and has their state (`closes_coalesced`), so where groups of
+    one kind batch, parts without their whole belong to batches that were left out as completed.
+    A batch works in order: not those after a whole that is unfinished.
+    """
+    columns = job.columns
+    over = np.zeros(len(job), dtype=np.bool_)
+    whole = np.array([closes_coalesced(p.recorded) for p in job.payloads], dtype=np.bool_)
+    if not len(job) or not (whole[columns["payload"]] & columns["p2p"]).any():
+        return over
+    whole = whole[columns["payload"]] & columns["p2p"]
+    kinds = [group.desc or group.name for group in job.groups]
+    batching = {kinds[group] for group in np.unique(columns["group"][whole]).tolist()}
+    known = np.array([kind in batching for kind in kinds], dtype=np.bool_)
+    partial = [r for r, i in job.ranks.items() if i.only_active and i.backend is Backend.NCCL]
+    parts = columns["p2p"] & ~whole & known[columns["group"]]
+    parts &= np.isin(columns["rank"], partial) & (columns["state"] == State.SCHEDULED)
+    ends: dict[int, int] = {}
+    wholes = np.flatnonzero(whole)
+    for key, seq in zip(pairs(job, wholes).tolist(), columns["seq"][wholes].tolist(), strict=True):
+        ends[key] = min(seq, ends.get(key, seq))
+    rows = np.flatnonzero(parts)
+    for row, key in zip(rows.tolist(), pairs(job, rows).tolist(), strict=True):
+        over[row] = key not in ends or columns["seq"][row] < ends[key]
     return over
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from monitor.analysis.analyse import analyse
 from monitor.dumps.load import load
 from tests.corpus.cases import Case, Labelled
-from tests.corpus.rivals import Answer, readings, torchfrtrace
+from tests.corpus.rivals import Answer, has_nvrx, missed, nvrx, readings, torchfrtrace
 
 OURS = "lightkeeper"
 FIRST = "torchfrtrace, first complaint"
 EVERY = "torchfrtrace, all complaints"
+NVRX = "CollectiveAnalyzer"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def ask(cases: Iterator[Case], *, rivals: bool, keep: Path | None = None) -> Ite
     with ExitStack() as stack:
         place = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tool = stack.enter_context(torchfrtrace()) if rivals else None
+        nvidia = stack.enter_context(nvrx()) if rivals and has_nvrx() else None
         for case in cases:
             labelled = case.build()
             if labelled is None:
@@ -61,6 +63,8 @@ def ask(cases: Iterator[Case], *, rivals: bool, keep: Path | None = None) -> Ite
             answers = {OURS: ours(folder, *known(labelled))}
             if tool is not None:
                 answers[FIRST], answers[EVERY] = readings(tool.ask(folder))
+            if nvidia is not None:
+                answers[NVRX] = missed(nvidia.ask(folder))
             if keep is None:
                 shutil.rmtree(folder)
             yield Result(case, labelled, answers)

@@ -7,8 +7,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.corpus.ask import EVERY, FIRST, OURS, ours
-from tests.corpus.rivals import PREFIX, Answer, readings, torchfrtrace
+from tests.corpus.ask import EVERY, FIRST, NVRX, OURS, ours
+from tests.corpus.rivals import PREFIX, Answer, Rival, missed, nvrx, readings, torchfrtrace
 
 SHARED = [Path(__file__).parents[2] / "../shared/data", Path("/work/shared/data")]
 
@@ -31,7 +31,11 @@ def real_rows(tools: list[str]) -> list[list[str]]:
     for folder, truth in real_nccl():
         answers = {OURS: ours(folder)}
         if FIRST in tools:
-            answers[FIRST], answers[EVERY] = _frtrace(folder)
+            with torchfrtrace() as tool:
+                answers[FIRST], answers[EVERY] = readings(_asked(tool, folder))
+        if NVRX in tools:
+            with nvrx() as tool:
+                answers[NVRX] = missed(_asked(tool, folder))
         cells = [_told(answers[tool]) for tool in tools]
         rows.append([f"NCCL, 16 ranks, {folder.name}", str(sorted(truth)), *cells])
     return rows
@@ -41,10 +45,10 @@ def _told(answer: Answer) -> str:
     return f"error: {answer.error}" if answer.error else str(sorted(answer.accused) or "nobody")
 
 
-def _frtrace(folder: Path) -> tuple[Answer, Answer]:
-    with tempfile.TemporaryDirectory() as place, torchfrtrace() as tool:
+def _asked(tool: Rival, folder: Path) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "dumps"
         copy.mkdir()
         for path in folder.glob("_dump_*"):
             shutil.copy(path, copy / path.name.replace("_dump_", PREFIX))
-        return readings(tool.ask(copy))
+        return tool.ask(copy)

@@ -1,25 +1,34 @@
-"""Other people's analysers, asked about the same dumps, and ours.
+"""Other people's analysers, asked about the same dumps.
 
-torchfrtrace runs as its users run it: the command's own `main` on a directory of pickles, in a
-process of its own with a time limit. It prints text; what it accuses is read from that text in two
+Each runs as its users run it: the command's own `main` on a directory of pickles, in a process of
+its own with a time limit. torchfrtrace prints text; what it accuses is read from that text in two
 ways, because it says more than one thing: its first complaint only, and all of them together.
+NVIDIA's CollectiveAnalyzer (nvidia-resiliency-ext) prints a table of process groups with the ranks
+that it misses in each, and calls all of them hanging. It is asked where it is installed:
+
+    pip download --no-deps --only-binary :all: --platform manylinux_2_39_x86_64 \\
+        --python-version 3.11 nvidia-resiliency-ext==0.6.0
+    unzip nvidia_resiliency_ext-0.6.0-*.whl -d nvrx && make scoreboard PYTHONPATH=nvrx
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT_S = 60.0
 PREFIX = "nccl_trace_rank_"
+NVRX = "nvidia_resiliency_ext.attribution.trace_analyzer.fr_attribution"
+NVRX_COLUMNS = ("PGID", "Process Group Desc", "Op Type", "Size", "Dtype", "Missing Ranks")
 
 
 @dataclass(frozen=True)
@@ -58,12 +67,35 @@ def readings(result: dict[str, str]) -> tuple[Answer, Answer]:
     return Answer(first, alarms=len(found)), Answer(every, alarms=len(found))
 
 
-class Torchfrtrace:
-    """A process that has imported torch, and forks for each directory."""
+def missed(result: dict[str, str]) -> Answer:
+    """The ranks that NVIDIA's table calls missing."""
+    ranks: set[int] = set()
+    groups, inside = 0, False
+    for line in result["text"].splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if cells[0].endswith("PGID") and cells[-1] == "Missing Ranks":
+            inside = True
+        elif inside and len(cells) == len(NVRX_COLUMNS):
+            groups += 1
+            ranks |= {int(rank) for rank in re.findall(r"\d+", cells[-1])}
+    if not groups and result["error"]:
+        return Answer(frozenset(), error=result["error"])
+    return Answer(frozenset(ranks), alarms=groups)
 
-    def __init__(self) -> None:
+
+def has_nvrx() -> bool:
+    """Whether NVIDIA's analyser is there; versions before 0.5 have none."""
+    if importlib.util.find_spec("nvidia_resiliency_ext") is None:
+        return False
+    return importlib.util.find_spec(NVRX) is not None
+
+
+class Rival:
+    """A process that has imported a tool, and forks for each directory."""
+
+    def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.corpus.rivals"],
+            [sys.executable, "-W", "ignore", "-m", "tests.corpus.rivals", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -84,29 +116,51 @@ class Torchfrtrace:
 
 
 @contextmanager
-def torchfrtrace() -> Iterator[Torchfrtrace]:
-    tool = Torchfrtrace()
-    try:
+def torchfrtrace() -> Iterator[Rival]:
+    with closing(Rival("torchfrtrace")) as tool:
         yield tool
-    finally:
-        tool.close()
 
 
-def _serve() -> None:
+@contextmanager
+def nvrx() -> Iterator[Rival]:
+    with closing(Rival("nvrx")) as tool:
+        yield tool
+
+
+def _serve(name: str) -> None:
     """Answer directories from stdin, one line each."""
-    from torch.distributed.flight_recorder import fr_trace
-
+    answer = _nvrx() if name == "nvrx" else _torchfrtrace()
     out = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        folder = Path(line.strip())
-        answer = _forked(fr_trace.main, folder, [])
-        if "Missing dump files" in answer["error"]:
-            answer = _forked(fr_trace.main, folder, ["--allow-incomplete-ranks"])
-        print(json.dumps(answer), file=out, flush=True)
+        print(json.dumps(answer(Path(line.strip()))), file=out, flush=True)
 
 
-def _forked(main: object, folder: Path, options: list[str]) -> dict[str, str]:
-    told = folder.parent / (folder.name + ".torchfrtrace")
+def _torchfrtrace() -> Callable[[Path], dict[str, str]]:
+    from torch.distributed.flight_recorder import fr_trace
+
+    def answer(folder: Path) -> dict[str, str]:
+        options = ["-p", PREFIX, str(folder)]
+        told = _forked(lambda: fr_trace.main(options), folder)
+        if "Missing dump files" in told["error"]:
+            options.append("--allow-incomplete-ranks")
+            told = _forked(lambda: fr_trace.main(options), folder)
+        return told
+
+    return answer
+
+
+def _nvrx() -> Callable[[Path], dict[str, str]]:
+    module = importlib.import_module(NVRX)
+
+    def main(folder: Path) -> None:
+        sys.argv = [NVRX, "--fr-path", str(folder), "-p", f"{PREFIX}*", "--emit-stdout"]
+        module.main()
+
+    return lambda folder: _forked(lambda: main(folder), folder)
+
+
+def _forked(main: Callable[[], object], folder: Path) -> dict[str, str]:
+    told = folder.parent / (folder.name + ".told")
     child = os.fork()
     if child == 0:
         code = 1
@@ -115,7 +169,7 @@ def _forked(main: object, folder: Path, options: list[str]) -> dict[str, str]:
             handle = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            main(["-p", PREFIX, str(folder), *options])  # type: ignore[operator]
+            main()
             code = 0
         except BaseException as problem:  # noqa: BLE001 SystemExit of argparse too
             print(f"\nFAILED {type(problem).__name__}: {problem}"[:300], file=sys.stderr)
@@ -135,4 +189,4 @@ def _forked(main: object, folder: Path, options: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

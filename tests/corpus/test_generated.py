@@ -141,3 +141,21 @@ def test_no_record_pins_a_failed_link_on_a_rank() -> None:
     assert labelled is not None
     assert not labelled.truth.must
     assert not labelled.truth.may
+
+
+def test_a_rank_that_another_fault_kept_from_its_own_is_labelled_no_culprit() -> None:
+    labelled = Case("most_absent", "TPxPPxDP", "full", blocking=True, faults=2).build()
+    assert labelled is not None
+    told_to = {rank for fault in labelled.faults for rank in fault.culprits}
+    never_came = told_to - labelled.run.halted.keys() - {0}
+    assert 1 in never_came
+    assert labelled.truth.must <= labelled.run.halted.keys()
+    assert not never_came & (labelled.truth.must | labelled.truth.may)
+
+
+def test_idle_ranks_with_equal_records_have_equal_labels() -> None:
+    labelled = Case("most_absent", "DP", "partial", blocking=True, faults=2).build()
+    assert labelled is not None
+    idle = {rank for rank, document, _ in labelled.documents if not document["entries"]}
+    assert len(idle) == 7
+    assert (labelled.truth.must, labelled.truth.may) == (frozenset(), idle)

@@ -100,6 +100,25 @@ class Evidence:
             for key, rows in self.by_key.items()
         )  # fmt: skip
 
+    def outnumbered(self, rank: int) -> bool:
+        """Whether more are idle than have called, in all that waits for it: a call too many?"""
+        return all(
+            len(rows) < sum(r not in rows and not self.waits(r) for r in self.members(key))
+            for key, rows in self.by_key.items()
+            if rank in self.members(key) and rank not in rows
+            and any(self.inside(r, e) for r, e in rows.items())
+        )  # fmt: skip
+
+    def waits(self, rank: int) -> bool:
+        """Whether it is inside a call of its own."""
+        entries = self.writers[rank].entries if rank in self.writers else []
+        return any(self.inside(rank, e) for e in entries if not e.part)
+
+    @property
+    def past(self) -> bool:
+        """Whether the records tell what a rank called before."""
+        return self.how.frames and not self.how.only_active
+
     def only_missing(self, silent: set[int]) -> bool:
         """Whether somebody is inside a call that everybody made but those without a record."""
         return any(
@@ -204,16 +223,13 @@ def _of_rank(fault: Fault, kind: str, rank: int, evidence: Evidence) -> str:
 
 
 def _absent(fault: Fault, rank: int, evidence: Evidence) -> str:
-    entries = evidence.writers[rank].entries
-    if evidence.several and any(evidence.inside(rank, e) for e in entries if not e.part):
+    if evidence.run.halted.get(rank) != fault.mark:
+        return ""  # another fault kept it from coming so far: it is a victim
+    if evidence.several and evidence.waits(rank):
         return "may"  # it waits for another fault's culprit as its peers do
+    if evidence.outnumbered(rank) and not evidence.past:
+        return "may"  # it looks as if the few that wait had called once too often
     return "must" if evidence.waited_for(rank) else "may"
-
-
-def _most_absent(fault: Fault, rank: int, evidence: Evidence) -> str:
-    # Without history it looks as if the few that wait had called once too often.
-    full = not evidence.how.only_active and evidence.how.frames
-    return "must" if full and evidence.waited_for(rank) else "may"
 
 
 def _gpu(fault: Fault, rank: int, evidence: Evidence) -> str:
@@ -284,7 +300,7 @@ def _only_history(fault: Fault, rank: int, evidence: Evidence) -> str:
 
 _RULES = {
     "not_entered": _absent,
-    "most_absent": _most_absent,
+    "most_absent": _absent,
     "gpu_error": _gpu,
     "gpu_hang": _gpu,
     "wrong_size": _different,

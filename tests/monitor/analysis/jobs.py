@@ -51,6 +51,11 @@ def send(peer: int, group: str = WORLD) -> Call:
     return Call(group, "send", OPEN, peer=peer)
 
 
+def whole(group: str = WORLD) -> Call:
+    """What ends a batch of sends and receives; it has the sequence of its parts."""
+    return Call(group, "coalesced", OPEN)
+
+
 def recv(peer: int, group: str = WORLD) -> Call:
     return Call(group, "recv", OPEN, peer=peer)
 
@@ -84,9 +89,9 @@ def job(
     for rank in sorted(called):
         counts: dict[tuple[str, bool], int] = {}
         for number, call in enumerate(called[rank]):
-            p2p = call.op in ("send", "recv")
+            p2p = call.op in ("send", "recv", "coalesced")
             key = call.group, p2p
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] = counts.get(key, 0) + (call.op != "coalesced")
             if only_active and call.state is DONE:
                 continue
             payload = Payload(

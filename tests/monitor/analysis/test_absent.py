@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Confidence, Fault
 from monitor.flight_recorder.job import Backend, Status
-from tests.monitor.analysis.jobs import WORLD, Call, job, many, recv, send
+from tests.monitor.analysis.jobs import WORLD, Call, job, many, recv, send, whole
 
 TP = {"tp0": (0, 1), "tp1": (2, 3)}
 
@@ -100,6 +102,17 @@ def test_a_send_that_is_merely_early_does_not_hide_the_culprit() -> None:
     found = analyse(job(calls, {"tp0": (0, 1), "pp": (0, 2)}))
     assert 1 in found.culprits
     assert not {0, 2} & set(found.culprits)
+
+
+def test_parts_of_batches_that_are_over_hold_up_nobody() -> None:
+    # NCCL leaves a part "scheduled" for ever; the whole of a batch that is over was left out
+    groups = {"pp0": (0, 2), "pp1": (1, 3)}
+    called = {0: [send(2, "pp0"), send(2, "pp0"), Call().open()], 1: [send(3, "pp1")]}
+    called |= {2: [recv(0, "pp0"), recv(0, "pp0"), Call().open()]}
+    called |= {3: [recv(1, "pp1"), Call().open(), send(1, "pp1"), whole("pp1")]}
+    one = job(called, groups, only_active=True)
+    described = [replace(g, desc="" if g.name == WORLD else "PIPELINE") for g in one.groups]
+    assert analyse(replace(one, groups=tuple(described))).culprits == (1,)
 
 
 def test_hidden_transfers_of_gloo_show_in_its_counters() -> None:

@@ -54,3 +54,27 @@ def test_an_error_that_a_rank_got_over_is_past() -> None:
 def test_an_error_of_those_who_waited_does_not_clear_who_did_not_come() -> None:
     calls = {0: [Call(), Call().failed()], 1: [Call(), Call().failed()], 2: [Call()]}
     assert analyse(job(calls)).culprits == (2,)
+
+
+def test_one_that_got_out_alone_unseen_does_not_accuse_those_who_did_not() -> None:
+    # it may have sent a broadcast where they reduce; such a record no longer shows it
+    called = {0: [Call(), Call("tp"), Call("tp").open()]}
+    called |= {r: [Call(), Call("tp").open()] for r in (1, 2)}
+    called |= {r: [Call(), Call().open()] for r in (3, 4, 5, 6)}
+    found = analyse(job(called, {"tp": (0, 1, 2)}, only_active=True, waited_s=60))
+    assert not found.culprits
+
+
+def test_the_last_one_inside_a_broadcast_is_behind_those_who_have_what_was_sent() -> None:
+    sent = Call(op="broadcast")
+    called = {r: [Call(), sent, Call().open()] for r in (0, 1, 3)}
+    called |= {2: [Call(), sent.open(), Call().open()]}
+    (one,) = analyse(job(called, waited_s=60)).findings
+    assert (one.kind, one.culprits, one.victims) == (Fault.GPU_BEHIND, (2,), (0, 1, 3))
+
+
+def test_two_inside_a_broadcast_may_wait_for_each_other() -> None:
+    sent = Call(op="broadcast")
+    called = {r: [Call(), sent, Call().open()] for r in (0, 3, 4)}
+    called |= {r: [Call(), sent.open(), Call().open()] for r in (1, 2)}
+    assert not analyse(job(called, waited_s=60)).culprits

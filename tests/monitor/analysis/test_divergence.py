@@ -107,3 +107,12 @@ def test_a_cycle_is_found_although_another_fault_holds_up_the_same_ranks() -> No
 def test_transfers_and_collectives_of_one_rank_may_finish_in_any_order() -> None:
     calls = {0: [send(1), Call()], 1: [Call(), recv(0)], 2: [Call()]}
     assert analyse(job(calls)).findings == ()
+
+
+def test_who_leaves_out_a_call_is_told_by_its_way_to_a_usual_one() -> None:
+    step = [Call("tp", size=16), Call("tp", size=8), Call(size=4), Call(size=1)]
+    left_out = [Call("tp", size=16), Call(size=4), Call(size=1).open()]
+    called = {1: [*step * 3, *left_out], 2: [*step * 3, step[0], step[1].open(), step[2]]}
+    called |= {r: [*step[2:] * 3, Call(size=4), Call(size=1).open()] for r in (3, 4)}
+    found = analyse(job(called, {"tp": (0, 1, 2)}, silent=[0]))
+    assert found.culprits == (1,)

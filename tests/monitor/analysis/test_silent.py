@@ -38,3 +38,18 @@ def test_of_many_silent_ranks_nobody_is_named() -> None:
     (one,) = analyse(job(calls, silent=[4, 5, 6, 7])).findings
     assert (one.confidence, one.culprits) == (Confidence.UNSURE, ())
     assert one.between == ((4,), (5,), (6,), (7,))
+
+
+def test_a_silent_rank_may_be_the_victim_of_a_fault_that_nobody_is_blamed_for() -> None:
+    # a link fails in the second stage; the first one waits for it, and one of its records is lost
+    groups = {"stage1": (0, 1, 2), "stage2": (3, 4), "pipe": (2, 3)}
+    called = {r: [Call("stage1"), Call("stage1").open()] for r in (0, 1)}
+    called |= {3: [Call("stage2").open()], 4: [Call("stage2").open()]}
+    found = analyse(job(called, groups, silent=[2], waited_s=60))
+    assert not found.culprits
+
+
+def test_a_silent_rank_does_not_hold_up_what_others_got_out_of() -> None:
+    called = {r: [Call(), Call().open()] for r in (0, 1, 2)}
+    called |= {r: [Call(), Call(), Call("tp").open(), Call().open()] for r in (3, 4)}
+    assert not analyse(job(called, {"tp": (0, 3, 4)}, silent=[5], only_active=True)).culprits
