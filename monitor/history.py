@@ -4,9 +4,9 @@ Theory of operation. A snapshot is pushed once per tick. For each rank one `Rank
 kept, replaced when its incarnation changes (a restarted rank is another process with other
 counters). A stall is a lower bound: the smaller of the rank's own ages (of its phase, and of
 the last collective it entered or left) and the time over which this monitor saw the same
-counters. So neither a late monitor nor a
-missed poll can inflate it, and a rank that moved and came back to the same phase is
-not stalled. Paces come from `pace`, what the job's own pauses teach from `habits`; a window that a restart, a heal or a death touched is
+counters. So neither a late monitor nor a missed poll can inflate it, and a rank that moved and
+came back to the same phase is not stalled. Paces come from `pace`, what the job's own pauses teach
+from `habits`, late arrival from `arrivals`; a window that a restart, a heal or a death touched is
 thrown away, for its host was busy with something else.
 """
 
@@ -21,7 +21,7 @@ from monitor.arrivals import ArrivalBook
 from monitor.attendance import Attendance, Turn
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
-from monitor.habits import Gap, Habits
+from monitor.habits import Gap, Habits, pauses_of
 from monitor.losses import LossBook
 from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter, Reading
@@ -35,6 +35,7 @@ from worker_server.wire import (
     GroupHead,
     Identity,
     StateReport,
+    StepLog,
     StepState,
 )
 
@@ -49,6 +50,8 @@ INSIDE: Final = "inside a collective"
 """Where ranks stand that are all in one and wait for its end."""
 
 _FORGET_S: Final = 3600.0
+_TRIES: Final = 3
+"""How often a rank's past is asked for, at most."""
 _RUNNING: Final = ("R", "D")
 """States of a main thread that works, wants to work or waits for the disk."""
 _COLLECTIVES_A_STEP: Final = 10
@@ -81,6 +84,8 @@ class RankTrack:
     """Sweeps in a row that saw no progress."""
     running_sweeps: int = 0
     """Of these, those that saw the main thread run or wait for the disk."""
+    unread: int = 0
+    """How often its past may still be asked for: it made steps before this monitor saw it."""
     healed_commits: int | None = None
     """Commits of this incarnation when it was last seen healing; None: never."""
     dead_sightings: int = 0
@@ -328,6 +333,7 @@ class History:
         self._forget()
         self._group()
         self._push_records(snapshot)
+        self._push_steps(snapshot)
         self._push_pace()
         self._push_attendance()
         self._push_state()
@@ -364,6 +370,8 @@ class History:
         _push_process(track, report, now_s)
         if before is not None and before_s is not None:
             self._learn(track, before, now_s - before_s)
+        elif track.phased and track.commits >= self.config.warm_up_commits:
+            track.unread = _TRIES
         if self._disturbs(track):
             self.disturbed_s = now_s
 
@@ -389,6 +397,29 @@ class History:
                 self.habits.take_declared(gap)
             elif track.rank in self.pausing and track.still_sweeps == 0:
                 self.habits.take(gap)
+
+    def wanted_steps(self) -> tuple[RankName, ...]:
+        """Ranks whose steps before this monitor's time may teach their pauses; sorted."""
+        return tuple(t.rank for t in self.present() if t.unread > 0 and t.fresh is not None)
+
+    def _push_steps(self, snapshot: Snapshot) -> None:
+        for rank, log in sorted(snapshot.steps.items()):
+            track = self.tracks.get(rank)
+            if track is None or track.unread == 0:
+                continue
+            track.unread -= 1
+            same = isinstance(log, StepLog) and (
+                log.identity.incarnation == track.identity.incarnation
+            )
+            if not same or not isinstance(log, StepLog) or track.step is None:
+                continue
+            track.unread = 0
+            first = self.config.warm_up_commits + 1
+            for gap in pauses_of(log, track.step, self.now_s, first):
+                if gap.phase in LONG_PHASES:
+                    self.habits.take_declared(gap)
+                elif gap.span_s >= self.config.stall_floor_s / 2:
+                    self.habits.take(gap)
 
     def _learn_inside(self, track: RankTrack, before: StateReport, since_s: float) -> None:
         """Remember a long collective that all were in and that ended well."""

@@ -87,6 +87,7 @@ class Keeper:
         self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
+        self._past: tuple[RankName, ...] = ()
         self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
         self._broken: dict[str, str] = {}
         self._view: View | None = None
@@ -160,6 +161,7 @@ class Keeper:
             deadline_s=self._deadline_s,
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
+            past=self._past,
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
@@ -176,6 +178,7 @@ class Keeper:
             lighthouse=lighthouse,
             records=sweep.records,
             evictions=parts.evictors.progress(),
+            steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
         )
 
@@ -201,7 +204,7 @@ class Keeper:
             result = self._parts.judge.tick(snapshot)
         for detector in result.detector_failures:
             self._parts.instruments.detector_failures.labels(detector).inc()
-        self._wanted = result.wants_records
+        self._wanted, self._past = result.wants_records, result.wants_steps
         self._result = result
         return result
 

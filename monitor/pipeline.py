@@ -73,6 +73,8 @@ class TickResult:
     """A Hold is here when its guard or reason changed, not every tick."""
     wants_records: tuple[RankName, ...] = ()
     """Ranks whose flight records the next tick should carry."""
+    wants_steps: tuple[RankName, ...] = ()
+    """Ranks whose past steps (`/v1/steps`) the next tick should carry."""
     rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
     detector_failures: Mapping[str, str] = field(default_factory=dict)
     """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""
@@ -169,6 +171,7 @@ class Pipeline:
             changed=changed,
             decisions=decisions,
             wants_records=wanted or (),
+            wants_steps=self._history.wanted_steps(),
             rank_health=_health(self._history, graph),
             detector_failures=failures,
             detectors={

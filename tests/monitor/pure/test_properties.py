@@ -149,7 +149,7 @@ def test_dropping_reports_never_adds_an_eviction_of_a_sound_group(
     assert set(drive.evicted()) <= sick
 
 
-@SOAK
+@settings(SOAK, max_examples=12)
 @given(sick_fleets(), st.randoms(use_true_random=False), st.floats(0.02, 0.4),
        st.sampled_from(TELLING))  # fmt: skip
 def test_reports_that_come_a_tick_late_never_add_an_eviction_of_a_sound_group(
