@@ -18,7 +18,7 @@ from statistics import median
 from typing import Final
 
 from monitor.arrivals import ArrivalBook
-from monitor.attendance import Attendance, Turn
+from monitor.attendance import Attendance, Quorum, Turn
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits, pauses_of
@@ -521,15 +521,16 @@ class History:
         )
 
     def _push_attendance(self) -> None:
-        members = None
+        quorum = None
         if self.lighthouse is not None:
             members = {
                 group_of_replica(member.replica_id): member.replica_id
                 for member in self.lighthouse.members
             }
+            quorum = Quorum(self.lighthouse.quorum_id, members)
         turns = [turn for track in self.present() if (turn := self._turn(track)) is not None]
         absent = [group for group in self._groups if self._stays_out(group)]
-        self.attendance.push(self.now_s, turns, members, absent)
+        self.attendance.push(self.now_s, turns, quorum, absent)
 
     def _stays_out(self, group: GroupName) -> bool:
         """Whether a group could take part and does not: it beats, works, and is in no quorum."""

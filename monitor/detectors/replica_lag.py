@@ -30,7 +30,7 @@ def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
     }
     found: dict[GroupName, Verdict] = {}
     general: list[Verdict] = []
-    for habit in (_heals, _fails, _flaps, _absent):
+    for habit in (_heals, _fails, _flaps, _restless, _absent):
         for verdict in habit(history, logs):
             if not verdict.groups:
                 general.append(verdict)
@@ -222,6 +222,26 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
             evidence={group: _told(log) for group, log in sorted(logs.items())},
             signature="replica_lag:flaps",
         )
+
+
+def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
+    """The quorum id advances again and again, and nobody is seen to come or go."""
+    advances = history.attendance.advances
+    count = sum(grown for _, grown in advances)
+    if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
+        return
+    began_s = advances[0][0]
+    yield Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=(),
+        groups=(),
+        reason=f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, "
+        "and no group is seen to come or go; for whose sake cannot be told",
+        confidence=Confidence.UNSURE,
+        since_s=began_s,
+        evidence={group: _told(log) for group, log in sorted(logs.items())},
+        signature="replica_lag:restless",
+    )
 
 
 # -- beats, and takes no part --------------------------------------------------------------------

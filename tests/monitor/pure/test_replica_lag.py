@@ -127,6 +127,19 @@ def test_two_groups_that_flap_alike_accuse_nobody() -> None:
     assert lags(drive) == [()]
 
 
+def test_a_quorum_id_that_grows_for_nobody_is_told_and_accuses_nobody() -> None:
+    def restless(seen):
+        ticks = max(0, seen.tick - 30)
+        view = seen.lighthouse
+        return replace(seen, lighthouse=replace(view, quorum_id=view.quorum_id + ticks))
+
+    drive = Drive(SimFleet(3, 1), alter=restless).run(60)
+    incident = drive.incident("replica_lag")
+    assert (incident.culprits, incident.severity) == ((), Severity.WARNING)
+    assert "no group is seen to come or go" in incident.verdict.reason
+    assert not drive.evicts
+
+
 def test_three_restarts_are_no_loop() -> None:
     script = [at(30 + 40 * n, restart("rg_1")) for n in range(3)]
     assert not lags(Drive(SimFleet(3, 1, script)).run(200))
