@@ -32,7 +32,7 @@ from monitor.names import RankName
 from worker_server.wire import FlightRecord
 
 _POLLS: Final = 20
-"""Polls over which a share outside of collectives is taken: 0.11 standard error at most."""
+"""Polls over which a share outside of collectives is taken: standard error 0.11 at most."""
 _POLLS_LEAST: Final = 15
 _OUTSIDE: Final = 0.6
 """Share of polls outside that makes a suspect, if the median of its peers is 0.25 lower."""
@@ -43,7 +43,7 @@ that one pause is no pace."""
 _COMMON_LEAST: Final = 17
 _COMMON_MOST: Final = 400
 _RECENT_S: Final = 30.0
-"""What a record tells of longer ago is no evidence for now. Shorter: too few steps."""
+"""What a record tells of longer ago is no evidence for now. Shorter: few steps of a slow job."""
 _READINGS_KEPT: Final = 12
 _NCCL_S: Final = 0.1
 
@@ -224,7 +224,7 @@ def _stretches(
     enters = np.array([one.enter_s for one in ordered])
     edges = np.linspace(0, len(common) - 1, _CHUNKS + 1).astype(int)
     own: list[float] = []
-    for first, last in pairwise(edges):
+    for first, last in pairwise(edges.tolist()):
         begin, end = exits[common[first]], exits[common[last]]
         here = ordered[int(np.searchsorted(enters, begin)) : int(np.searchsorted(enters, end))]
         covered = _covered((max(one.enter_s, begin), min(one.exit_s, end)) for one in here)

@@ -5,17 +5,22 @@ loses nothing but the moment. A heal shows as the Manager's flag in the last att
 as a committed step that ran ahead of the commits of the same process (between two ticks many
 attempts may end, and the flag speaks of the last one only). Neither counts before the first commit
 of a process: whoever joins heals once. An entry is a group that comes into the quorum again, after
-it was seen without it or under another replica id; its first is none. Events older than the
-window are forgotten; so are those that another fault explains, when the pipeline says so.
+it was seen without it or under another replica id; its first is none. While some group starts no
+failed commit counts: with fewer groups than `min_replica_size` none goes through. Events older than
+the window are forgotten; so are those that another fault explains, when the pipeline says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from monitor.config import KeeperConfig
 from monitor.names import GroupName, RankName, ReplicaId
+
+_OF_A_HEAL_S: Final = 10.0
+"""For so long after a heal or a failed commit quorums follow from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +38,21 @@ class Turn:
     """Whether the last attempt that ended had healed."""
     errored: bool
     """Whether TorchFT met an error in it."""
+    fresh: bool = False
+    """Whether its process has yet to make its first commits."""
 
     @property
     def ended(self) -> int:
         """Attempts that are over."""
         return self.commits + self.failures
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The Lighthouse's last quorum."""
+
+    id: int
+    members: Mapping[GroupName, ReplicaId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,12 @@ class Attendance:
 
     config: KeeperConfig
     groups: dict[GroupName, Attended] = field(default_factory=dict)
+    advances: list[tuple[float, int]] = field(default_factory=list)
+    """Time of a tick, and by how much the quorum id grew in it beyond who came and who left, with
+    no heal or failed commit near it."""
+    _quorum_id: int | None = None
+    _busy_s: float = float("-inf")
+    """When a heal or a failed commit was last seen: TorchFT asks for a new quorum after each."""
     _turns: dict[RankName, Turn] = field(default_factory=dict)
     _healed_at: dict[RankName, int] = field(default_factory=dict)
     """Commits of a rank when its last heal was counted."""
@@ -107,7 +128,7 @@ class Attendance:
         self,
         now_s: float,
         turns: Iterable[Turn],
-        members: Mapping[GroupName, ReplicaId] | None,
+        quorum: Quorum | None,
         absent: Collection[GroupName],
     ) -> None:
         """Take in one tick.
@@ -115,7 +136,7 @@ class Attendance:
         Args:
             now_s: its time.
             turns: one for each rank that answered and runs under a Manager.
-            members: the last quorum; None while the Lighthouse cannot be seen.
+            quorum: the last one; None while the Lighthouse cannot be seen.
             absent: groups that could take part and are not in it.
         """
         by_group: dict[GroupName, list[Turn]] = {}
@@ -124,12 +145,16 @@ class Attendance:
         committed = {group: self._commits(now_s, group, own) for group, own in by_group.items()}
         jumped = {group: any(map(self._jumped, own)) for group, own in by_group.items()}
         steady = any(count and not jumped[group] for group, count in committed.items())
+        awaited = any(turn.fresh for own in by_group.values() for turn in own)
         for group, own in by_group.items():
-            self._ended(now_s, group, own, jumped=jumped[group] and steady)
+            self._heal(now_s, group, own, jumped=jumped[group] and steady)
+            if not awaited:
+                self._fail(now_s, group, own)
         for turn in (turn for own in by_group.values() for turn in own):
             self._turns[turn.rank] = turn
-        if members is not None:
-            self._entered(now_s, members)
+        if quorum is not None:
+            self._advanced(now_s, quorum)
+            self._entered(now_s, quorum.members)
             self._stayed_out(now_s, absent, committed)
         self._forget(now_s)
 
@@ -171,17 +196,32 @@ class Attendance:
             return False
         return turn.ended > before.ended or not before.healing
 
-    def _ended(self, now_s: float, group: GroupName, own: list[Turn], *, jumped: bool) -> None:
-        log = self._log(group)
+    def _heal(self, now_s: float, group: GroupName, own: list[Turn], *, jumped: bool) -> None:
         if jumped or any(map(self._flagged, own)):
-            log.heals.append(now_s)
+            self._log(group).heals.append(now_s)
+            self._busy_s = now_s
             self._healed_at.update((turn.rank, turn.commits) for turn in own)
-        failed = 0
+
+    def _fail(self, now_s: float, group: GroupName, own: list[Turn]) -> None:
+        log, failed = self._log(group), 0
         for turn in own:
             before = self._before(turn)
             failed = max(failed, 0 if before is None else turn.failures - before.failures)
         if failed > 0:
+            self._busy_s = now_s
             log.failures.append(Failure(now_s, failed, any(turn.errored for turn in own)))
+
+    def _advanced(self, now_s: float, quorum: Quorum) -> None:
+        before, self._quorum_id = self._quorum_id, quorum.id
+        if before is None:
+            return
+        here = {group: log.replica_id for group, log in self.groups.items() if log.inside}
+        came_or_left = sum(
+            here.get(group) != quorum.members.get(group) for group in {*here, *quorum.members}
+        )
+        beyond = quorum.id - before - came_or_left
+        if beyond > 0 and now_s - self._busy_s > _OF_A_HEAL_S:
+            self.advances.append((now_s, beyond))
 
     def _entered(self, now_s: float, members: Mapping[GroupName, ReplicaId]) -> None:
         for group, replica_id in members.items():
@@ -208,3 +248,4 @@ class Attendance:
     def _forget(self, now_s: float) -> None:
         for log in self.groups.values():
             log.forget(now_s - self.config.lag_window_s)
+        self.advances = [one for one in self.advances if one[0] >= now_s - self.config.lag_window_s]

@@ -149,10 +149,15 @@ class KeeperConfig:
     lag_entries: int = 4
     """Times that one group comes into the quorum again within the window. An eviction, a crash
     and a restart by hand are one each."""
+    lag_quorums: int = 20
+    """Quorums within the window beyond those that somebody's coming or leaving explains: then the
+    quorum flaps, though nobody is seen to. A group that fails and heals by turns makes two or three
+    a turn, and is named before."""
     lag_absent_s: float = 120.0
     """A group that beats and works, and is in no quorum for so long while others commit, does not
     take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
     group that joins is let in at the others' next step, at the latest after one of these."""
+
     # -- state corrupt: monitor.detectors.corrupt -------------------------------------------
     spoilt_attempts: int = 3
     """Attempts in a row that are not finite before a group is put out. One is often the data's, or
@@ -317,6 +322,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "lag_certain_heals": (2, 1e6),
     "lag_failures": (2, 1e6),
     "lag_entries": (2, 1000),
+    "lag_quorums": (2, 1e6),
     "lag_absent_s": (1, _DAY),
     "lighthouse_away_s": (1, _DAY),
     "lag_clear_s": (0, _DAY),

@@ -21,6 +21,7 @@ from typing import Final
 
 from monitor.config import KeeperConfig
 from monitor.names import RankName
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepLog, StepState
 
 _EVENTS_KEPT: Final = 32
 _RECENT_KEPT: Final = 256
@@ -33,6 +34,12 @@ _BEATS: Final = 4
 """Events that make a rhythm: three intervals that agree."""
 _SLACK_STEPS: Final = 1
 """A step more or less, for the step's number may be read before or after it advances."""
+
+
+_PAUSE_S: Final = 1.0
+"""Shorter stretches in a phase are not told of; half the smallest useful floor."""
+_UNUSUAL: Final = 5.0
+"""Times the phase's mean from which its seconds in one step are a pause and not its pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,33 @@ class Habits:
         between_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
         half_life_s = max(self.config.habit_half_life_s, 2 * between_s)
         return float(gap.span_s * 0.5 ** int(max(0.0, now_s - gap.ended_s) / half_life_s))
+
+
+def with_pauses(log: StepLog) -> StepLog:
+    """The log without the rows in which nothing lasted: of thousands a few are left."""
+    rows = (
+        row
+        for row in log.rows
+        if any(
+            name in LONG_PHASES or (name != WAITING_PHASE and spent_s >= _PAUSE_S)
+            for name, spent_s in row.seconds.items()
+        )
+    )
+    return replace(log, rows=tuple(rows))
+
+
+def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[Gap, ...]:
+    """The pauses of a rank's past, oldest first, from its attempt `first` on."""
+    identity = log.identity
+    mean_s = {name: spent_s / max(1, step.attempt) for name, spent_s in step.seconds.items()}
+    return tuple(
+        Gap(identity.rank, identity.group_rank, name, spent_s, now_s - row.end_age_s, row.step)
+        for row in log.rows
+        if row.attempt >= first
+        for name, spent_s in sorted(row.seconds.items())
+        if name != WAITING_PHASE
+        and (name in LONG_PHASES or spent_s >= max(_PAUSE_S, _UNUSUAL * mean_s.get(name, 0.0)))
+    )
 
 
 def _together(one: Gap, other: Gap) -> bool:

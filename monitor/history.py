@@ -4,10 +4,10 @@ Theory of operation. A snapshot is pushed once per tick. For each rank one `Rank
 kept, replaced when its incarnation changes (a restarted rank is another process with other
 counters). A stall is a lower bound: the smaller of the rank's own ages (of its phase, and of
 the last collective it entered or left) and the time over which this monitor saw the same
-counters. So neither a late monitor nor a
-missed poll can inflate it, and a rank that moved and came back to the same phase is
-not stalled. Paces come from `pace`, what the job's own pauses teach from `habits`; a window that
-a restart, a heal or a death touched is thrown away, for its host was busy with something else.
+counters. So neither a late monitor nor a missed poll can inflate it, and a rank that moved and
+came back to the same phase is not stalled. Paces come from `pace`, what the job's own pauses teach
+from `habits`, late arrival from `arrivals`; a window that a restart, a heal or a death touched is
+thrown away, for its host was busy with something else.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from statistics import median
 from typing import Final
 
 from monitor.arrivals import ArrivalBook
-from monitor.attendance import Attendance, Turn
+from monitor.attendance import Attendance, Quorum, Turn
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
-from monitor.habits import Gap, Habits
+from monitor.habits import Gap, Habits, pauses_of
 from monitor.losses import LossBook
 from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter, Reading
@@ -35,20 +35,23 @@ from worker_server.wire import (
     GroupHead,
     Identity,
     StateReport,
+    StepLog,
     StepState,
 )
 
 FINISHED_PHASE: Final = "finished"
 """What a rank reports when its training is over: it may then stand still or end at will."""
 
+HEARTBEAT_TIMEOUT_S: Final = 5.0
+"""The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
 OUTSIDE: Final = "outside of collectives"
 """What a rank that reports no phases is said to be in, when it is in no collective."""
 INSIDE: Final = "inside a collective"
 """Where ranks stand that are all in one and wait for its end."""
-HEARTBEAT_TIMEOUT_S: Final = 5.0
-"""The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
 
 _FORGET_S: Final = 3600.0
+_TRIES: Final = 3
+"""How often a rank's past is asked for, at most."""
 _RUNNING: Final = ("R", "D")
 """States of a main thread that works, wants to work or waits for the disk."""
 _COLLECTIVES_A_STEP: Final = 10
@@ -81,6 +84,8 @@ class RankTrack:
     """Sweeps in a row that saw no progress."""
     running_sweeps: int = 0
     """Of these, those that saw the main thread run or wait for the disk."""
+    unread: int = 0
+    """How often its past may still be asked for: it made steps before this monitor saw it."""
     healed_commits: int | None = None
     """Commits of this incarnation when it was last seen healing; None: never."""
     dead_sightings: int = 0
@@ -178,6 +183,9 @@ class History:
     """First tick of its present absence."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
+    prints: PrintBook = field(default_factory=PrintBook)
+    losses: LossBook = field(default_factory=LossBook)
+    _members: frozenset[ReplicaId] = frozenset()
     habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
     """Pauses that ended well."""
     arrivals: ArrivalBook = field(default_factory=ArrivalBook)
@@ -186,9 +194,6 @@ class History:
     """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
     inside: frozenset[RankName] = frozenset()
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
-    _members: frozenset[ReplicaId] = frozenset()
-    prints: PrintBook = field(default_factory=PrintBook)
-    losses: LossBook = field(default_factory=LossBook)
     _records: dict[RankName, _Record] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
 
@@ -328,8 +333,10 @@ class History:
         self._forget()
         self._group()
         self._push_records(snapshot)
+        self._push_steps(snapshot)
         self._push_pace()
         self._push_attendance()
+        self._push_state()
 
     def _push_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
         self.lighthouse = seen if isinstance(seen, LighthouseView) else None
@@ -340,7 +347,6 @@ class History:
             self.away_since_s = None
         elif self.away_since_s is None:
             self.away_since_s = self.now_s
-        self._push_state()
 
     def _push_rank(self, observation: Observation) -> None:
         identity, now_s = observation.identity, self.now_s
@@ -364,6 +370,8 @@ class History:
         _push_process(track, report, now_s)
         if before is not None and before_s is not None:
             self._learn(track, before, now_s - before_s)
+        elif track.phased and track.commits >= self.config.warm_up_commits:
+            track.unread = _TRIES
         if self._disturbs(track):
             self.disturbed_s = now_s
 
@@ -389,6 +397,29 @@ class History:
                 self.habits.take_declared(gap)
             elif track.rank in self.pausing and track.still_sweeps == 0:
                 self.habits.take(gap)
+
+    def wanted_steps(self) -> tuple[RankName, ...]:
+        """Ranks whose steps before this monitor's time may teach their pauses; sorted."""
+        return tuple(t.rank for t in self.present() if t.unread > 0 and t.fresh is not None)
+
+    def _push_steps(self, snapshot: Snapshot) -> None:
+        for rank, log in sorted(snapshot.steps.items()):
+            track = self.tracks.get(rank)
+            if track is None or track.unread == 0:
+                continue
+            track.unread -= 1
+            same = isinstance(log, StepLog) and (
+                log.identity.incarnation == track.identity.incarnation
+            )
+            if not same or not isinstance(log, StepLog) or track.step is None:
+                continue
+            track.unread = 0
+            first = self.config.warm_up_commits + 1
+            for gap in pauses_of(log, track.step, self.now_s, first):
+                if gap.phase in LONG_PHASES:
+                    self.habits.take_declared(gap)
+                elif gap.span_s >= self.config.stall_floor_s / 2:
+                    self.habits.take(gap)
 
     def _learn_inside(self, track: RankTrack, before: StateReport, since_s: float) -> None:
         """Remember a long collective that all were in and that ended well."""
@@ -490,15 +521,16 @@ class History:
         )
 
     def _push_attendance(self) -> None:
-        members = None
+        quorum = None
         if self.lighthouse is not None:
             members = {
                 group_of_replica(member.replica_id): member.replica_id
                 for member in self.lighthouse.members
             }
-        turns = [turn for track in self.present() if (turn := _turn(track)) is not None]
+            quorum = Quorum(self.lighthouse.quorum_id, members)
+        turns = [turn for track in self.present() if (turn := self._turn(track)) is not None]
         absent = [group for group in self._groups if self._stays_out(group)]
-        self.attendance.push(self.now_s, turns, members, absent)
+        self.attendance.push(self.now_s, turns, quorum, absent)
 
     def _stays_out(self, group: GroupName) -> bool:
         """Whether a group could take part and does not: it beats, works, and is in no quorum."""
@@ -512,31 +544,37 @@ class History:
         config, step = self.config, track.step
         if track.fresh is None or not track.fresh.process.alive or step is None:
             return True
-        here_s, phase_s = self.now_s - track.first_seen_s, step.phase_age_s
+        phase_s = step.phase_age_s
         return (
             step.phase == FINISHED_PHASE
-            or (self.starting(track) and here_s < config.warm_up_budget_s)
+            or self._fresh(track)
             or (step.healing and phase_s < config.healing_budget_s)
             or (step.phase in LONG_PHASES and phase_s < config.long_phase_budget_s)
         )
 
+    def _fresh(self, track: RankTrack) -> bool:
+        """Whether a rank is on its way to its first commits, and not for too long."""
+        here_s = self.now_s - track.first_seen_s
+        young = track.commits < self.config.warm_up_commits  # a heal makes nobody young again
+        return young and here_s < self.config.warm_up_budget_s
 
-def _turn(track: RankTrack) -> Turn | None:
-    """What attendance is taken from: ranks under a Manager that answered in this tick."""
-    report = track.fresh
-    step = None if report is None else report.step
-    if step is None or step.replica_id is None:
-        return None
-    return Turn(
-        rank=track.rank,
-        group=track.group,
-        incarnation=track.identity.incarnation,
-        commits=step.commits,
-        failures=step.commit_failures,
-        committed_step=step.committed_step,
-        healing=step.healing,
-        errored=step.errored,
-    )
+    def _turn(self, track: RankTrack) -> Turn | None:
+        """What attendance is taken from: ranks under a Manager that answered in this tick."""
+        report = track.fresh
+        step = None if report is None else report.step
+        if step is None or step.replica_id is None:
+            return None
+        return Turn(
+            rank=track.rank,
+            group=track.group,
+            incarnation=track.identity.incarnation,
+            commits=step.commits,
+            failures=step.commit_failures,
+            committed_step=step.committed_step,
+            healing=step.healing,
+            errored=step.errored,
+            fresh=self._fresh(track),
+        )
 
 
 def _inside(track: RankTrack) -> bool:

@@ -95,6 +95,7 @@ class Keeper:
         self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
+        self._past: tuple[RankName, ...] = ()
         self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
         self._broken: dict[str, str] = {}
         self._view: View | None = None
@@ -177,6 +178,7 @@ class Keeper:
             deadline_s=self._deadline_s,
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
+            past=self._past,
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
@@ -193,6 +195,7 @@ class Keeper:
             lighthouse=lighthouse,
             records=sweep.records,
             evictions=parts.evictors.progress(),
+            steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
         )
 
@@ -218,7 +221,7 @@ class Keeper:
             result = self._parts.judge.tick(snapshot)
         for detector in result.detector_failures:
             self._parts.instruments.detector_failures.labels(detector).inc()
-        self._wanted = result.wants_records
+        self._wanted, self._past = result.wants_records, result.wants_steps
         self._result = result
         return result
 
@@ -356,7 +359,8 @@ class Keeper:
     def _troubles(self, result: TickResult) -> Iterator[str]:
         yield from self._notes
         for condition, seen in result.health.conditions.items():
-            if condition is not Condition.CANNOT_WRITE:  # the store says it better
+            told = condition is Condition.CANNOT_WRITE and self._parts.store.last_error is not None
+            if not told:  # the store says it better
                 yield f"the monitor doubts itself ({condition}): {seen}"
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending

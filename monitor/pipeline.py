@@ -9,7 +9,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -34,7 +34,7 @@ from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
-from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
@@ -74,6 +74,8 @@ class TickResult:
     """A Hold is here when its guard or reason changed, not every tick."""
     wants_records: tuple[RankName, ...] = ()
     """Ranks whose flight records the next tick should carry."""
+    wants_steps: tuple[RankName, ...] = ()
+    """Ranks whose past steps (`/v1/steps`) the next tick should carry."""
     rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
     detector_failures: Mapping[str, str] = field(default_factory=dict)
     """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""
@@ -171,6 +173,7 @@ class Pipeline:
             changed=changed,
             decisions=decisions,
             wants_records=wanted or (),
+            wants_steps=self._history.wanted_steps(),
             rank_health=_health(self._history, graph),
             detector_failures=failures,
             detectors={
@@ -231,7 +234,7 @@ class Pipeline:
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
         faults = [verdict for verdict in firing if verdict.stops]
-        self._pardon(shields, [*faults, *(verdict for verdict in found if verdict.stops)])
+        self._pardon(shields, [v for v in (*firing, *found) if _explains_lag(v)])
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
@@ -240,16 +243,20 @@ class Pipeline:
         )
         return standing, reasons
 
-    def _pardon(self, shields: Collection[GroupName], faults: Sequence[Verdict]) -> None:
+    def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
         """Heals, failed commits and entries that an eviction or another fault explains.
 
         Of a fault that stands for long its victims only: the others have formed a quorum without.
+        Nor does a commit go through while fewer groups than `min_replica_size` are there.
         """
         logs, config = self._history.attendance.groups, self._config
-        victims = {group_of(rank) for fault in faults for rank in fault.victims}
-        for group in {*shields, *victims} & logs.keys():
+        groups = {group_of(rank) for fault in faults for rank in fault.victims}
+        groups |= {g for v in faults if v.kind is Kind.STATE_CORRUPT for g in v.groups}
+        for group in {*shields, *groups} & logs.keys():
             logs[group].forgive()
-        if any(self._history.now_s - fault.since_s < config.lag_window_s for fault in faults):
+        since_s = [fault.since_s for fault in faults]
+        since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
+        if any(self._history.now_s - at_s < config.lag_window_s for at_s in since_s):
             for log in logs.values():
                 log.failures = []
 
@@ -288,18 +295,6 @@ class Pipeline:
             if incident.state is not State.PENDING and _accuses(incident.verdict)
             for group in incident.groups
         )
-        paged = {
-            group
-            for incident in self._tracker.open()
-            if incident.kind is Kind.REPLICA_LAG
-            and incident.verdict.confidence is not Confidence.CERTAIN
-            for group in incident.groups
-        } - {
-            group
-            for incident in self._tracker.open()
-            if incident.kind is not Kind.REPLICA_LAG and incident.state is not State.PENDING
-            for group in incident.groups
-        }  # told to a person, never evicted: they use up nothing of the breaker's share
         shields = self._tracker.shielded(snapshot.now_s)
         away = snapshot.lighthouse
         fired = [i for i in self._tracker.incidents.values() if i.milestones.firing_s is not None]
@@ -314,7 +309,7 @@ class Pipeline:
                 )
                 for group, members in history.groups().items()
             },
-            accused=frozenset(group for group in accused if group not in paged),
+            accused=accused,
             doubt=self._health.hold,
             lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
             past=tuple(p for p in self._past if p.incident_id not in self._tracker.cut_short),
@@ -365,11 +360,16 @@ _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
 
 
+def _explains_lag(verdict: Verdict) -> bool:
+    """Whether a fault makes commits fail: a standstill, or numbers that a rank votes against."""
+    return verdict.stops or verdict.kind is Kind.STATE_CORRUPT
+
+
 def _accuses(verdict: Verdict) -> bool:
     """Whether it speaks against its groups: what only asks for a person does not, and must not
     stand in the way of evicting another that hangs.
     """
-    unsure = verdict.kind is Kind.STATE_CORRUPT and verdict.confidence is Confidence.UNSURE
+    unsure = verdict.kind in SLOWS_ONLY and verdict.confidence is Confidence.UNSURE
     return not (unsure or verdict.spare)
 
 

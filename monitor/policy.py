@@ -24,7 +24,6 @@ class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
     UNSURE = "unsure"  # the verdict cannot tell the culprit
-    PAGES_ONLY = "pages_only"  # its kind evicts only on certain evidence
     SPARED = "spared"  # the verdict itself says why an eviction would not mend it
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
@@ -190,13 +189,6 @@ def _unsure(case: _Case) -> str | None:
     return f"cannot tell which of {listed(case.incident.culprits)} is to blame"
 
 
-def _pages_only(case: _Case) -> str | None:
-    incident = case.incident
-    if incident.kind is not Kind.REPLICA_LAG or incident.verdict.confidence is Confidence.CERTAIN:
-        return None
-    return "a group that lags is left in unless its own ranks show the fault: look at it"
-
-
 def _spared(case: _Case) -> str | None:
     return case.incident.verdict.spare or None
 
@@ -293,7 +285,6 @@ def _observe(case: _Case) -> str | None:
 _HOUR_S: Final = 3600.0
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
-    (Guard.PAGES_ONLY, _pages_only),
     (Guard.SPARED, _spared),
     (Guard.ALREADY_GONE, _already_gone),
     (Guard.NOT_WORTH_IT, _not_worth_it),

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from worker_server.wire import FlightRecord, Identity, StateReport
+from worker_server.wire import FlightRecord, Identity, StateReport, StepLog
 
 
 class Failure(StrEnum):
@@ -155,4 +155,7 @@ class Snapshot:
     records: Mapping[RankName, FlightRecord | Unreachable] = field(default_factory=dict)
     """Flight records of the ranks that the previous tick asked for (tier 2)."""
     evictions: tuple[EvictionProgress, ...] = ()
+    steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
+    """Steps that ranks made before this monitor saw them, of those that the previous tick asked
+    for; only rows that hold a pause (`habits.with_pauses`)."""
     vitals: Vitals = Vitals()

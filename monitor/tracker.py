@@ -30,6 +30,8 @@ _GONE_UNCONFIRMED_S: Final = 30.0
 
 _LIGHTHOUSE: Final = GroupName("the Lighthouse")
 """Whom those wait for who wait for a Lighthouse that is away."""
+_EACH_OTHER: Final = GroupName("each other")
+"""Whom those wait for who all wait, with nobody missing."""
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class Tracker:
                 if track is None or track.first_seen_s > waited_s:
                     continue
                 if track.last_commit_s is None or track.last_commit_s <= waited_s:
-                    found[rank] = incident.groups[0] if incident.groups else _LIGHTHOUSE
+                    found[rank] = _cause(incident)
         return found
 
     def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
@@ -376,6 +378,13 @@ class Tracker:
         self._waited_s = {
             key: at_s for key, at_s in self._waited_s.items() if key[0] in self.incidents
         }
+
+
+def _cause(incident: Incident) -> GroupName:
+    """Whom its victims wait for, in words where it is no group."""
+    if incident.groups:
+        return incident.groups[0]
+    return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
 
 
 def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incident]) -> Incident:

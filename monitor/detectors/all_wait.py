@@ -23,8 +23,9 @@ from monitor.names import RankName
 def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict; without culprits where the groups tie."""
     still_s = _still_s(history, graph)
-    patience_s = history.config.unwitnessed_factor * _hang_after_s(history)
-    if still_s is None or still_s < patience_s:
+    if still_s is None:
+        return ()
+    if still_s < history.config.unwitnessed_factor * _hang_after_s(history):
         return ()
     named = _named(history, still_s)
     ranks = tuple(track.rank for track in history.present())
@@ -32,16 +33,20 @@ def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     polls = f"phases and heads at {history.config.tick_s:g} s polls"
     if named is not None:
         finding, culprits = named
+        evidence = {**finding.evidence, "source": f"flight records, found by {polls}"}
         return (
-            _verdict(history, still_s, finding.reason, culprits, finding.confidence, {
-                **finding.evidence, "source": f"flight records, found by {polls}"}),
+            _verdict(
+                history, still_s, finding.reason, culprits=culprits,
+                confidence=finding.confidence, evidence=evidence,
+            ),
         )  # fmt: skip
     reason = (
         f"all {len(ranks)} ranks of {len(groups)} groups wait for each other across groups for "
         f"{seconds(still_s)} and nobody is missing: the network, the Lighthouse, or a GPU; "
         "nothing tells whose"
     )
-    return (_verdict(history, still_s, reason, (), Confidence.UNSURE, {"source": polls}),)
+    evidence = {"source": polls}
+    return (_verdict(history, still_s, reason, confidence=Confidence.UNSURE, evidence=evidence),)
 
 
 def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -105,7 +110,8 @@ def _verdict(
     history: History,
     still_s: float,
     reason: str,
-    culprits: tuple[RankName, ...],
+    *,
+    culprits: tuple[RankName, ...] = (),
     confidence: Confidence,
     evidence: dict[str, str],
 ) -> Verdict:

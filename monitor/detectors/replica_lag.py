@@ -18,6 +18,8 @@ from monitor.detectors.wording import listed, seconds
 from monitor.history import History
 from monitor.names import GroupName, RankName
 
+_SPARE = "a group that lags is left in unless its own ranks show the fault: look at it"
+
 
 def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each group that lags; at most one more, without culprits."""
@@ -28,7 +30,7 @@ def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
     }
     found: dict[GroupName, Verdict] = {}
     general: list[Verdict] = []
-    for habit in (_heals, _fails, _flaps, _absent):
+    for habit in (_heals, _fails, _flaps, _restless, _absent):
         for verdict in habit(history, logs):
             if not verdict.groups:
                 general.append(verdict)
@@ -67,6 +69,7 @@ def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
         others = _others(logs, group)
         if any(2 * len(other.heals) > count for other in others):
             continue  # several groups heal: the cause is elsewhere
+        confidence = _heal_confidence(history, log, others)
         yield Verdict(
             kind=Kind.REPLICA_LAG,
             culprits=_ranks(history, group),
@@ -74,9 +77,10 @@ def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
             reason=f"{group} heals in a loop: {count} times in "
             f"{seconds(history.now_s - log.heals[0])}, with {log.committed(log.heals[0])} commits "
             "between; each time all groups form their process groups anew" + _why_it_heals(log),
-            confidence=_heal_confidence(history, log, others),
+            confidence=confidence,
             since_s=log.heals[0],
             evidence=_evidence(history, group, log),
+            spare="" if confidence is Confidence.CERTAIN else _SPARE,
             signature=f"replica_lag:heals:{group}",
         )
 
@@ -174,6 +178,7 @@ def _failing(
         since_s=began_s,
         victims=victims,
         evidence=_evidence(history, group, log),
+        spare=_SPARE,
         signature=f"replica_lag:fails:{group}",
     )
 
@@ -201,6 +206,7 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
             confidence=Confidence.LIKELY,
             since_s=log.entries[0],
             evidence=_evidence(history, group, log),
+            spare=_SPARE,
             signature=f"replica_lag:flaps:{group}",
         )
     elif flapping:
@@ -216,6 +222,26 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
             evidence={group: _told(log) for group, log in sorted(logs.items())},
             signature="replica_lag:flaps",
         )
+
+
+def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
+    """The quorum id advances again and again, and nobody is seen to come or go."""
+    advances = history.attendance.advances
+    count = sum(grown for _, grown in advances)
+    if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
+        return
+    began_s = advances[0][0]
+    yield Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=(),
+        groups=(),
+        reason=f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, "
+        "and no group is seen to come or go; for whose sake cannot be told",
+        confidence=Confidence.UNSURE,
+        since_s=began_s,
+        evidence={group: _told(log) for group, log in sorted(logs.items())},
+        signature="replica_lag:restless",
+    )
 
 
 # -- beats, and takes no part --------------------------------------------------------------------
@@ -244,6 +270,7 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
             confidence=Confidence.LIKELY,
             since_s=since_s,
             evidence=_evidence(history, group, log),
+            spare=_SPARE,
             signature=f"replica_lag:absent:{group}",
         )
 

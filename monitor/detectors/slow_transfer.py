@@ -3,8 +3,8 @@
 Measured: the waiting of whoever waits least. The last to arrive waits for nobody, so what is left
 of its waiting is the transfer itself, with TorchFT's quorum and commit. When that grows in window
 after window against what it was, the network between the groups is slow, or somebody's link; which
-one, phases cannot tell, so nobody is accused. Long steps that fall now on one rank, now on another
-make everybody wait too; they show in the sum of all ranks' work, which must not have grown along.
+one, phases cannot tell, so nobody is accused. Long steps now on one rank and now on another make
+everybody wait too; they show in the sum of all ranks' work, which must not have grown along.
 """
 
 from __future__ import annotations

@@ -188,10 +188,10 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
 
 
 def _course(history: History, slow: list[_Slow]) -> str:
-    count = history.config.persistent_windows
+    config = history.config
     if any(found.persistent for found in slow):
-        return f"persistent: slow in each of the last {count} windows"
-    return f"lately: {history.config.straggler_slow_windows} of {history.config.straggler_windows} windows"
+        return f"persistent: slow in each of the last {config.persistent_windows} windows"
+    return f"lately: {config.straggler_slow_windows} of {config.straggler_windows} windows"
 
 
 def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) -> bool:

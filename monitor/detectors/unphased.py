@@ -67,25 +67,29 @@ def _judge(
             return None
         doubt = "; its records cannot be read, so it may wait where heads do not show it"
         return _verdict(
-            history, graph, roots, names, Confidence.UNSURE, _reason(graph, roots, doubt)
-        )
+            history, graph, roots, names,
+            confidence=Confidence.UNSURE, reason=_reason(graph, roots, doubt),
+        )  # fmt: skip
     told = _told(said, names)
     if told is not None:
         finding, culprits = told
         kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
         return _verdict(
-            history, graph, roots, culprits, finding.confidence, finding.reason,
-            kind=kind, records=finding,
+            history, graph, roots, culprits,
+            confidence=finding.confidence, reason=finding.reason, kind=kind, records=finding,
         )  # fmt: skip
     if said.findings:
         between = tuple(r for one in said.findings for side in one.between for r in side)
         culprits = said.names(between) or names
         reason = said.findings[0].reason
-        return _verdict(history, graph, roots, culprits, Confidence.UNSURE, reason)
+        return _verdict(
+            history, graph, roots, culprits, confidence=Confidence.UNSURE, reason=reason
+        )
     if any(set(names) & set(stuck.absent) for stuck in graph.stuck):
         return None  # the records do not show what heads do: something still moves
     alone = Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE
-    return _verdict(history, graph, roots, names, alone, _reason(graph, roots, ""))
+    reason = _reason(graph, roots, "")
+    return _verdict(history, graph, roots, names, confidence=alone, reason=reason)
 
 
 def _told(
@@ -105,8 +109,8 @@ def _reason(graph: WaitGraph, roots: list[RankTrack], doubt: str) -> str:
     victims = graph.victims(names)
     still_s = min(track.stall_s for track in roots)
     return (
-        f"{listed(names)} {plural(names, 'is', 'are')} in no collective for {seconds(still_s)} while "
-        f"{listed(victims)} {plural(victims, 'waits', 'wait')} for it in one{doubt}"
+        f"{listed(names)} {plural(names, 'is', 'are')} in no collective for {seconds(still_s)} "
+        f"while {listed(victims)} {plural(victims, 'waits', 'wait')} for it in one{doubt}"
     )
 
 
@@ -115,9 +119,9 @@ def _verdict(
     graph: WaitGraph,
     roots: list[RankTrack],
     culprits: tuple[RankName, ...],
+    *,
     confidence: Confidence,
     reason: str,
-    *,
     kind: Kind = Kind.NOT_ENTERED,
     records: Finding | None = None,
 ) -> Verdict:

@@ -174,9 +174,21 @@ def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
     roots = tuple(
         rank
         for rank in graph.suspects
-        if history.tracks[rank].stall_s >= patience(history, graph, history.tracks[rank]).span_s
+        if _stood_s(history, graph, rank) >= patience(history, graph, history.tracks[rank]).span_s
     )
     return replace(graph, roots=roots)
+
+
+def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
+    """How long a rank stands still; one without phases only while somebody is seen waiting for it.
+
+    What it did before they came nobody knows: all may have paused.
+    """
+    stall_s = history.tracks[rank].stall_s
+    if graph.standing[rank] is not Standing.OUTSIDE:
+        return stall_s
+    waits_s = (history.tracks[waiter].stall_s for waiter in graph._held_by.get(rank, ()))
+    return min(stall_s, max(waits_s, default=0.0))
 
 
 def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:

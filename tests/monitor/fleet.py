@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from monitor.config import KeeperConfig
+from monitor.habits import with_pauses
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
 from monitor.pipeline import Pipeline, TickResult
@@ -40,6 +41,8 @@ from worker_server.wire import (
     RingEntry,
     Spoilt,
     StateReport,
+    StepLog,
+    StepRow,
     StepState,
 )
 
@@ -88,8 +91,6 @@ class SimRank:
     healed: bool = False
     """Whether its last attempt healed; `errored`: met an error."""
     errored: bool = False
-    failures: int = 0
-    committed_step: int | None = None
     pauses: list[tuple[str, float]] = field(default_factory=list)
     habits: list[tuple[int, str, float]] = field(default_factory=list)
     """Every so many steps, a pause in this phase of so many seconds."""
@@ -103,6 +104,9 @@ class SimRank:
     nth: int = 0
     tokens: int = 0
     tokens_a_step: int = 0
+    committed: int | None = None
+    log: list[tuple[int, int, float, dict[str, float]]] = field(default_factory=list)
+    """Attempt, step, end and seconds so far, of each step committed."""
     across: int = 0
     """Collectives across groups entered."""
     across_since_s: float = 0.0
@@ -714,8 +718,7 @@ class SimFleet:
                 self.quorum_id += 1
         if not self.quorum or not all(inside.get(name, False) for name in self.quorum):
             return
-        came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
-        if self.now_s - came_s < self.network_s - 1e-9:
+        if self._in_transfer():
             return
         joining = {name for name, there in inside.items() if there} - self.quorum
         step = max(r.step for name in self.quorum for r in self.groups[name])
@@ -762,12 +765,13 @@ class SimFleet:
             return
         if not clean and self.votes:
             return
-        rank.committed_step = step
+        rank.committed = step
         rank.step, rank.commits = step + 1, rank.commits + 1
         rank.committed_s = self.now_s
         rank.tokens += rank.tokens_a_step
         rank.poisoned = rank.poisoned or bool(bad and not self.votes)
         self._fingerprint(rank)
+        rank.log.append((rank.attempt, rank.step, self.now_s, dict(rank.seconds)))
         self._work(rank, "optimizer")
 
     def _not_finite(self, ranks: list[SimRank]) -> bool:
@@ -818,6 +822,10 @@ class SimFleet:
             self.quorum_id += 1
         return failed
 
+    def _in_transfer(self) -> bool:
+        came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
+        return self.now_s - came_s < self.network_s - 1e-9
+
     def _lighthouse(self) -> None:
         for ranks in self.groups.values():
             host = ranks[0]
@@ -859,7 +867,7 @@ class SimFleet:
 
     # -- what the monitor sees -------------------------------------------------------------
 
-    def snapshot(self, wanted: Iterable[RankName] = ()) -> Snapshot:
+    def snapshot(self, wanted: Iterable[RankName] = (), past: Iterable[RankName] = ()) -> Snapshot:
         """The next tick: the world moves on by one tick, then is looked at."""
         lateness_s = self.late_ticks.pop(0) if self.late_ticks else 0.0
         if self.tick:
@@ -875,7 +883,20 @@ class SimFleet:
             lighthouse=self._view(),
             records=records,
             evictions=tuple(self.evictions.values()),
+            steps={name: self._past(name) for name in past},
         )
+
+    def _past(self, name: RankName) -> StepLog | Unreachable:
+        rank = self.rank(name)
+        gone = self._is_silent(rank)
+        if gone is not None:
+            return gone
+        rows = []
+        for before, (attempt, step, end_s, spent) in zip(rank.log, rank.log[1:], strict=False):
+            seconds = {phase: s - before[3].get(phase, 0.0) for phase, s in spent.items()}
+            row = StepRow(attempt, step, True, self.now_s - end_s, end_s - before[2], seconds)
+            rows.append(row)
+        return with_pauses(StepLog(rank.identity, rank.alive, tuple(rows), 0))
 
     def _view(self) -> LighthouseView | LighthouseAway:
         if self.now_s < self.lighthouse_away_until_s:
@@ -958,7 +979,7 @@ class SimFleet:
             healing=now_s < rank.healing_until_s or rank.healed,
             errored=rank.errored,
             commit_failures=rank.failures,
-            committed_step=rank.committed_step,
+            committed_step=rank.committed,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
             loss=rank.loss,
@@ -1040,6 +1061,7 @@ class Drive:
         self.seen: dict[str, Incident] = {}
         """Every incident ever changed, in its latest form."""
         self._wanted: tuple[RankName, ...] = ()
+        self._past: tuple[RankName, ...] = ()
 
     def run(self, ticks: int) -> Drive:
         for _ in range(ticks):
@@ -1047,8 +1069,8 @@ class Drive:
         return self
 
     def step(self) -> TickResult:
-        result = self.pipeline.tick(self.alter(self.fleet.snapshot(self._wanted)))
-        self._wanted = result.wants_records
+        result = self.pipeline.tick(self.alter(self.fleet.snapshot(self._wanted, self._past)))
+        self._wanted, self._past = result.wants_records, result.wants_steps
         self.results.append(result)
         at_s = round(result.now_s - START_S, 3)
         for incident in result.changed:

@@ -103,6 +103,21 @@ def test_waiting_in_a_phase_called_quorum_is_waiting() -> None:
     assert kinds(Drive(fleet, alter=renamed).run(100)) == ["lighthouse_away"]
 
 
+def test_ranks_that_report_no_phases_may_wait_for_a_quorum() -> None:
+    def foreign(seen):
+        return replace(
+            seen,
+            observations=tuple(
+                replace(one, outcome=replace(
+                    one.outcome, step=replace(one.outcome.step, source="torchft"), heads=()))
+                for one in seen.observations
+            ),
+        )  # fmt: skip
+
+    drive = Drive(SimFleet(3, 1, [at(20, lighthouse_down(100))]), alter=foreign).run(60)
+    assert drive.incident("lighthouse_away").severity is Severity.CRITICAL
+
+
 def test_stragglers_are_found_while_only_we_cannot_reach_the_lighthouse() -> None:
     script = [at(20, lighthouse_away(1000)), at(60, slow("rg_1.0", 3.0))]
     drive = Drive(SimFleet(4, 1, script)).run(160)

@@ -6,8 +6,10 @@ import pytest
 
 from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
-from monitor.habits import Gap, Habits
+from monitor.habits import Gap, Habits, pauses_of
 from monitor.names import RankName
+from monitor.pipeline import Pipeline
+from monitor.snapshot import Failure, Snapshot, Unreachable
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -21,6 +23,7 @@ from tests.monitor.fleet import (
     restart,
     runs,
 )
+from worker_server.wire import StepLog, StepRow, StepState
 
 WATCHING = KeeperConfig(observe=True)
 ALL = ("rg_0.0", "rg_1.0", "rg_2.0")
@@ -240,3 +243,41 @@ def test_an_endless_loop_is_a_hang_after_three_times_the_floor() -> None:
 def test_the_first_steps_after_a_heal_compile_for_a_minute() -> None:
     script = [at(20, restart("rg_1")), at(27.2, pause(["rg_1.0"], "other", 60.0))]
     assert not Drive(SimFleet(3, 1, script)).run(140).fired
+
+
+# -- a monitor that starts in the middle ---------------------------------------------------
+
+
+def test_a_restarted_monitor_reads_the_jobs_pauses_from_the_ranks_own_steps() -> None:
+    script = [at(20 + 60 * n, pause(["rg_1.0"], "other", 20.0)) for n in range(3)]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(70)
+    assert fired(drive) == [("not_entered", 27.0)]
+    drive.pipeline = Pipeline(WATCHING)
+    drive.run(120)
+    assert drive.results[70].wants_steps == ("rg_0.0", "rg_1.0", "rg_2.0")
+    assert drive.results[71].wants_steps == ()
+    assert fired(drive) == [("not_entered", 27.0)]
+
+
+def test_a_monitor_that_cannot_read_the_past_asks_three_times() -> None:
+    def lost(snapshot: Snapshot) -> Snapshot:
+        gone = Unreachable(Failure.TIMEOUT, "no answer")
+        return replace(snapshot, steps=dict.fromkeys(snapshot.steps, gone))
+
+    drive = Drive(SimFleet(3, 1), WATCHING, alter=lost).run(20)
+    drive.pipeline = Pipeline(WATCHING)
+    drive.run(10)
+    assert sum(bool(result.wants_steps) for result in drive.results) == 3
+
+
+def test_a_phase_that_is_always_long_is_no_pause() -> None:
+    step = StepState(100, 100, 1, "forward", 0.0, 100, seconds={"forward": 300.0, "other": 20.0})
+    rows = (
+        StepRow(50, 50, True, 150.0, 3.0, {"forward": 3.0}),
+        StepRow(51, 51, True, 100.0, 23.0, {"forward": 3.0, "other": 20.0}),
+    )
+    log = StepLog(SimFleet(1, 1).ranks()[0].identity, True, rows, 0)
+    found = pauses_of(log, step, 1000.0, first=4)
+    assert [(gap.phase, gap.span_s, gap.ended_s, gap.step) for gap in found] == [
+        ("other", 20.0, 900.0, 51)
+    ]

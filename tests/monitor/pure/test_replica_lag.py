@@ -17,6 +17,7 @@ from tests.monitor.fleet import (
     hang,
     lighthouse_away,
     lighthouse_down,
+    nan,
     pause,
     restart,
     shut_out,
@@ -57,7 +58,7 @@ def test_without_an_error_of_its_own_it_is_told_and_left_in() -> None:
     drive = Drive(SimFleet(3, 2, [at(30, fail_commits(["rg_1"], errored=[]))])).run(120)
     assert lags(drive) == [("rg_1",)]
     assert not drive.evicts
-    assert {hold.guard for _, hold in drive.holds} == {Guard.PAGES_ONLY}
+    assert {hold.guard for _, hold in drive.holds} == {Guard.SPARED}
 
 
 def test_it_ends_when_it_has_not_turned_for_a_while() -> None:
@@ -126,6 +127,19 @@ def test_two_groups_that_flap_alike_accuse_nobody() -> None:
     assert lags(drive) == [()]
 
 
+def test_a_quorum_id_that_grows_for_nobody_is_told_and_accuses_nobody() -> None:
+    def restless(seen):
+        ticks = max(0, seen.tick - 30)
+        view = seen.lighthouse
+        return replace(seen, lighthouse=replace(view, quorum_id=view.quorum_id + ticks))
+
+    drive = Drive(SimFleet(3, 1), alter=restless).run(60)
+    incident = drive.incident("replica_lag")
+    assert (incident.culprits, incident.severity) == ((), Severity.WARNING)
+    assert "no group is seen to come or go" in incident.verdict.reason
+    assert not drive.evicts
+
+
 def test_three_restarts_are_no_loop() -> None:
     script = [at(30 + 40 * n, restart("rg_1")) for n in range(3)]
     assert not lags(Drive(SimFleet(3, 1, script)).run(200))
@@ -168,6 +182,26 @@ def test_groups_that_join_one_after_another_are_none(every_s: int) -> None:
     names = [f"rg_{g}" for g in range(8)]
     script = [at(1, restart(name, 10 + every_s * n)) for n, name in enumerate(names[1:])]
     assert not Drive(SimFleet(names, 1, script)).run(60 + 8 * every_s).fired
+
+
+def test_commits_that_fail_while_a_group_starts_or_is_gone_are_the_jobs_min_replicas() -> None:
+    """Nothing goes through before the last group is there; then one is evicted and comes back."""
+    every = ["rg_0", "rg_1", "rg_2"]
+    script = [
+        at(1, fail_commits(every, 60, errored=[])),
+        at(1, restart("rg_2", 58.0)),
+        at(100, hang("rg_1.0")),
+        at(112, fail_commits(["rg_0", "rg_2"], 8, errored=[])),
+    ]
+    assert not lags(Drive(SimFleet(every, 1, script)).run(180))
+
+
+@pytest.mark.parametrize("who", [["rg_1.0"], ["rg_0.0", "rg_1.0", "rg_2.0"]])
+def test_commits_that_numbers_vote_down_are_corrupt_state_and_no_lag(who) -> None:
+    fleet = SimFleet(3, 1, [at(30, nan(rank)) for rank in who])
+    fleet.losses = True
+    drive = Drive(fleet, KeeperConfig(observe=True)).run(100)
+    assert {drive.seen[key].kind for key in drive.fired} == {"state_corrupt"}
 
 
 def test_an_evicted_group_that_comes_back_is_none() -> None:
