@@ -61,24 +61,26 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
 
 
 def _change(gaps: Sequence[Gap]) -> _Change | None:
-    """The last pauses against those before; None while there are too few.
+    """The last pauses against the longest of those before; None while there are too few.
 
-    What was slow before is no past to compare with: the first half of what is known is.
+    What is slow now is no past to compare with: the first half of what is known is.
     """
     if len(gaps) < 2 * _NOW:
         return None
     before = gaps[: max(_NOW, len(gaps) // 2)]
-    return _Change(median(gap.span_s for gap in before), tuple(gaps[-_NOW:]))
+    return _Change(max(gap.span_s for gap in before), tuple(gaps[-_NOW:]))
 
 
 def _judge(history: History, track: RankTrack, phase: str, change: _Change) -> tuple[Verdict, ...]:
-    peers = [
-        known
+    known = [
+        history.habits.declared(other.rank, phase)
         for other in history.present()
-        if other.group != track.group
-        and other.identity.group_rank == track.identity.group_rank
-        and (known := _change(history.habits.declared(other.rank, phase))) is not None
+        if other.group != track.group and other.identity.group_rank == track.identity.group_rank
     ]
+    changes = [_change(gaps) for gaps in known if gaps]
+    peers = [change for change in changes if change is not None]
+    if len(peers) < len(changes):
+        return ()  # one that makes such pauses, too few of them seen to say more
     if any(peer.now_s > _GROWN * peer.was_s for peer in peers):
         return ()  # theirs grow too: the storage
     lost_s = sum(gap.span_s - change.was_s for gap in change.now)
