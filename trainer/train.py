@@ -142,6 +142,9 @@ def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) 
         state_dict=lambda: state,
         min_replica_size=opt.min_replicas,
         use_async_quorum=True,  # the quorum forms while this rank computes
+        # All start from one seed. To heal at step 0 as well would make the ranks of a group differ:
+        # TorchFT picks another source for each group rank, and who heals brings no gradient.
+        init_sync=False,
         timeout=timedelta(seconds=opt.timeout_s),
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
