@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from monitor.detectors.not_finite import in_spell, not_finite
+from monitor.detectors.not_finite import not_finite, spells
 from monitor.detectors.unequal import unequal
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import groups_of, listed
@@ -24,10 +24,13 @@ _RISE: Final = 1.3
 
 def corrupt(history: History) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group."""
-    found = not_finite(history)
-    if found or any(in_spell(track) for track in history.present()):
+    cases = spells(history)
+    found = not_finite(history, cases)
+    if any(case.spoilt.run for case in cases):
         return found
-    return unequal(history) or _jumps(history)
+    others = unequal(history) or _jumps(history)
+    told = {group for verdict in others for group in verdict.groups}
+    return (*others, *(verdict for verdict in found if not told & set(verdict.groups)))
 
 
 def _jumps(history: History) -> tuple[Verdict, ...]:

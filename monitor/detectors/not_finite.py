@@ -28,14 +28,14 @@ def _spoilt(track: RankTrack) -> Spoilt | None:
     return None if track.step is None else track.step.spoilt
 
 
-def in_spell(track: RankTrack) -> bool:
+def _in_spell(track: RankTrack) -> bool:
     """Whether the rank's last attempt was not finite."""
     spoilt = _spoilt(track)
     return spoilt is not None and spoilt.run > 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Spell:
     """One rank whose numbers are or lately were not finite."""
 
     rank: RankName
@@ -44,19 +44,21 @@ class _Case:
     since_s: float
 
 
-def not_finite(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict: who was first, or that it cannot be told.
-
-    A spell that is over is told for a while.
-    """
-    cases = []
+def spells(history: History) -> tuple[Spell, ...]:
+    """Who is not finite, or was a moment ago."""
+    found = []
     for track in history.present():
         spoilt = _spoilt(track)
-        if spoilt is None:
+        if spoilt is None or _harmless(history, track, spoilt):
             continue
         since_s = (track.seen_s if track.report_s is None else track.report_s) - spoilt.age_s
         if spoilt.run or history.now_s - since_s < history.config.spell_shown_s:
-            cases.append(_Case(track.rank, track.group, spoilt, since_s))
+            found.append(Spell(track.rank, track.group, spoilt, since_s))
+    return tuple(found)
+
+
+def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
+    """At most one verdict: who was first, or that it cannot be told."""
     if not cases:
         return ()
     step = min(case.spoilt.first_step for case in cases)
@@ -65,8 +67,28 @@ def not_finite(history: History) -> tuple[Verdict, ...]:
     return _judge(history, cases, first or seen, told=bool(first))
 
 
+def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
+    """Whether what a rank reports is not what it trains on: a stage without a loss, a mean over no
+    tokens. What is committed comes to everybody; two steps later others would not be finite.
+    """
+    beyond = spoilt.first_step + 2
+    return (
+        spoilt.run > 0
+        and _committed(track, beyond)
+        and any(
+            _says(other) and not _in_spell(other) and _committed(other, beyond)
+            for other in history.present()
+        )
+    )
+
+
+def _committed(track: RankTrack, step: int) -> bool:
+    state = track.step
+    return state is not None and state.committed_step is not None and state.committed_step >= step
+
+
 def _judge(
-    history: History, cases: Sequence[_Case], first: Sequence[_Case], *, told: bool
+    history: History, cases: Sequence[Spell], first: Sequence[Spell], *, told: bool
 ) -> tuple[Verdict, ...]:
     step = first[0].spoilt.first_step
     groups = {case.group for case in first}
@@ -102,16 +124,16 @@ def _passed(track: RankTrack, step: int) -> bool:
     if state is None:
         return False
     if spoilt is not None and (spoilt.run or spoilt.first_step >= step):
-        later = spoilt.first_step > step
+        # one that was never finite in this life shows nothing of the time before it
+        later = spoilt.first_step > step and spoilt.attempts < state.attempt
         return later or (spoilt.first_step == step and spoilt.where == "exchanged")
     if track.died_s is not None:
         return True  # its page is read to the end, and says nothing
-    committed = state.committed_step is not None and state.committed_step >= step
-    return committed or state.step > step
+    return _committed(track, step) or state.step > step
 
 
 def _doubt(
-    cases: Sequence[_Case], first: Sequence[_Case], waits: Sequence[GroupName], *, told: bool
+    cases: Sequence[Spell], first: Sequence[Spell], waits: Sequence[GroupName], *, told: bool
 ) -> str | None:
     """Why the first to be seen need not be the first; None: they are."""
     groups = sorted({case.group for case in first})
@@ -130,7 +152,7 @@ def _doubt(
     return None
 
 
-def _cannot_tell(cases: Sequence[_Case], first: Sequence[_Case], why: str) -> Verdict:
+def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Verdict:
     ranks = tuple(sorted(case.rank for case in first))
     return Verdict(
         kind=Kind.STATE_CORRUPT,
@@ -146,12 +168,12 @@ def _cannot_tell(cases: Sequence[_Case], first: Sequence[_Case], why: str) -> Ve
     )
 
 
-def _culprit(history: History, cases: Sequence[_Case], first: Sequence[_Case]) -> Verdict:
+def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -> Verdict:
     nearest = [case for case in first if case.spoilt.where == "local"] or first
     ranks = tuple(sorted(case.rank for case in nearest))
     group, step = nearest[0].group, nearest[0].spoilt.first_step
     others = [t for t in history.present() if t.group != group and _says(t)]
-    poisoned = tuple(sorted(t.rank for t in others if in_spell(t)))
+    poisoned = tuple(sorted(t.rank for t in others if _in_spell(t)))
     where = "its own loss or gradient"
     if nearest[0].spoilt.where != "local":
         where = "the sum of its group"

@@ -25,6 +25,7 @@ from tests.monitor.fleet import (
     silent,
     unregister,
 )
+from worker_server.wire import Spoilt
 
 
 def fleet(groups=3, world_size=1, script=(), *, every=0, votes=True, **how):
@@ -128,6 +129,28 @@ def test_whoever_says_nothing_of_its_numbers_is_not_taken_for_finite():
 
     drive = run(script=[at(20, nan("rg_1.0"))], alter=mute)
     assert drive.incident("state_corrupt").verdict.confidence is Confidence.UNSURE
+    assert drive.evicts == []
+
+
+def stages_without_a_loss(snapshot):
+    """Group rank 0 has no loss, and says NaN in every step: all its life, in every group."""
+
+    def one(seen):
+        report = seen.report
+        if report is None or report.step is None or seen.identity.group_rank:
+            return seen
+        step = report.step
+        spoilt = Spoilt(step.step - step.commits, "local", 1.0, step.attempt, step.attempt)
+        return replace(seen, outcome=replace(report, step=replace(
+            step, loss=None, loss_finite=False, spoilt=spoilt)))  # fmt: skip
+
+    return replace(snapshot, observations=tuple(one(seen) for seen in snapshot.observations))
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_a_stage_that_reports_no_loss_as_nan_accuses_nobody_whoever_restarts(groups):
+    drive = run(groups, 2, [at(20, restart("rg_1"))], alter=stages_without_a_loss)
+    assert [i for i in fired(drive) if i.kind == "state_corrupt"] == []
     assert drive.evicts == []
 
 
