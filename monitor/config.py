@@ -128,10 +128,44 @@ class KeeperConfig:
     forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""
 
     # -- replica lag: monitor.detectors.replica_lag ------------------------------------------
+    lag_window_s: float = 300.0
+    """Heals, failed commits and entries are remembered for so long: a loop of restarts turns once
+    in 20 to 60 s (a rejoin takes 17 to 20 s, facts/torchft.md). Longer adds up what has nothing to
+    do with each other."""
+    lag_heals: int = 4
+    """Heals of one group within the window, its joining not counted, that make a loop."""
+    lag_heal_commits: int = 10
+    """Commits of the group to each of these heals, at most: a heal now and then is none."""
+    lag_certain_heals: int = 8
+    """Heals from which a loop that its own ranks show may evict: each has cost every group a new
+    process group (0.1 to some s), together more than an eviction does (`eviction_cost_s`)."""
+    lag_failures: int = 5
+    """Commits of one group that failed within the window, at least one to two that went through (a
+    group that fails and heals by turns has as many). One fault of another group fails 1 to 4
+    (timeouts until the quorum has forgotten it)."""
+    lag_entries: int = 4
+    """Times that one group comes into the quorum again within the window. An eviction, a crash
+    and a restart by hand are one each."""
+    lag_quorums: int = 20
+    """Quorums within the window beyond those that somebody's coming or leaving explains: then the
+    quorum flaps, though nobody is seen to. A group that fails and heals by turns makes two or three
+    a turn, and is named before."""
     lag_absent_s: float = 120.0
     """A group that beats and works, and is in no quorum for so long while others commit, does not
     take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
     group that joins is let in at the others' next step, at the latest after one of these."""
+
+    # -- state corrupt: monitor.detectors.corrupt -------------------------------------------
+    spoilt_attempts: int = 3
+    """Attempts in a row that are not finite before a group is put out. One is often the data's, or
+    a loss scaler's; a vote against the commit has made it harmless. Lower evicts for those;
+    higher lets a broken host cost each step its share."""
+    spell_shown_s: float = 20.0
+    """Numbers that were not finite are told for so long after they are again."""
+    corrupt_sweeps: int = 2
+    """As `hang_sweeps`. A fingerprint has been confirmed by a second one before."""
+    spike_z: float = 8.0
+    """Robust z-score at which a loss has jumped. Lower tells of uneven batches."""
 
     # -- incidents -------------------------------------------------------------------------
     clear_s: float = 3.0
@@ -139,7 +173,8 @@ class KeeperConfig:
     straggler_clear_s: float = 30.0
     """The same for a straggler, which is seen by windows only."""
     lag_clear_s: float = 60.0
-    """The same for a replica lag: a loop has turns that last seconds to a minute."""
+    """A replica lag whose last turn is so long ago, and that is not seen for half as long, has
+    ended: a loop has turns that last seconds to a minute."""
     keep_resolved_s: float = 3600.0
     """Resolved incidents are shown, and their signatures remembered, for so long."""
     follow_s: float = 600.0
@@ -243,8 +278,19 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "straggler_slow_windows": (1, 100),
     "persistent_windows": (1, 200),
     "restart_quiet_s": (0, 3600),
+    "spoilt_attempts": (1, 1e6),
+    "spell_shown_s": (0, 3600),
+    "corrupt_sweeps": (1, 100),
+    "spike_z": (1, 1000),
     "clear_s": (0, 3600),
     "straggler_clear_s": (0, 3600),
+    "lag_window_s": (10, _DAY),
+    "lag_heals": (2, 1000),
+    "lag_heal_commits": (1, 1e6),
+    "lag_certain_heals": (2, 1e6),
+    "lag_failures": (2, 1e6),
+    "lag_entries": (2, 1000),
+    "lag_quorums": (2, 1e6),
     "lag_absent_s": (1, _DAY),
     "lighthouse_away_s": (1, _DAY),
     "lag_clear_s": (0, _DAY),

@@ -18,11 +18,14 @@ from statistics import median
 from typing import Final
 
 from monitor.arrivals import ArrivalBook
+from monitor.attendance import Attendance, Quorum, Turn
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits, pauses_of
-from monitor.names import GroupName, Host, RankName, ReplicaId
+from monitor.losses import LossBook
+from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter, Reading
+from monitor.prints import PrintBook, Voice
 from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Snapshot
 from worker_server.wire import (
     ACROSS,
@@ -39,6 +42,8 @@ from worker_server.wire import (
 FINISHED_PHASE: Final = "finished"
 """What a rank reports when its training is over: it may then stand still or end at will."""
 
+HEARTBEAT_TIMEOUT_S: Final = 5.0
+"""The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
 OUTSIDE: Final = "outside of collectives"
 """What a rank that reports no phases is said to be in, when it is in no collective."""
 INSIDE: Final = "inside a collective"
@@ -166,6 +171,7 @@ class History:
 
     config: KeeperConfig
     pace: PaceMeter
+    attendance: Attendance
     now_s: float = 0.0
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
     """Sorted by rank; holds ranks that are registered no more for an hour."""
@@ -177,6 +183,9 @@ class History:
     """First tick of its present absence."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
+    prints: PrintBook = field(default_factory=PrintBook)
+    losses: LossBook = field(default_factory=LossBook)
+    _members: frozenset[ReplicaId] = frozenset()
     habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
     """Pauses that ended well."""
     arrivals: ArrivalBook = field(default_factory=ArrivalBook)
@@ -191,7 +200,7 @@ class History:
     @classmethod
     def of(cls, config: KeeperConfig) -> History:
         """An empty history."""
-        return cls(config, PaceMeter(config), habits=Habits(config))
+        return cls(config, PaceMeter(config), Attendance(config), habits=Habits(config))
 
     # -- what detectors ask ----------------------------------------------------------------
 
@@ -270,7 +279,7 @@ class History:
         replica_id = self.replica_id(group)
         if self.lighthouse is None or replica_id is None:
             return None
-        return any(member.replica_id == replica_id for member in self.lighthouse.members)
+        return replica_id in self._members
 
     def heartbeat_age_s(self, group: GroupName) -> float | None:
         """Age of the group's last heartbeat; None when unknown."""
@@ -326,9 +335,13 @@ class History:
         self._push_records(snapshot)
         self._push_steps(snapshot)
         self._push_pace()
+        self._push_attendance()
+        self._push_state()
 
     def _push_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
         self.lighthouse = seen if isinstance(seen, LighthouseView) else None
+        members = () if self.lighthouse is None else self.lighthouse.members
+        self._members = frozenset(member.replica_id for member in members)
         self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
         if self.away is None:
             self.away_since_s = None
@@ -470,6 +483,28 @@ class History:
             if len(records) == len(members) > 1:
                 self.arrivals.take(key, self.now_s, records)
 
+    def _push_state(self) -> None:
+        """What the ranks say of their weights and losses."""
+        self.prints.push(
+            self.now_s,
+            [
+                Voice(
+                    track.rank,
+                    track.group,
+                    track.identity.incarnation,
+                    track.died_s is not None,
+                    None if track.step is None else track.step.participants,
+                    None if track.step is None else track.step.prints,
+                )
+                for track in self.present()
+            ],
+        )
+        self.losses.push(
+            (track.rank, track.identity.incarnation, track.step)
+            for track in self.present()
+            if track.step is not None and self.participating(track)
+        )
+
     def _push_pace(self) -> None:
         if self.now_s - self.disturbed_s < self.config.restart_quiet_s:
             self.pace.drop()
@@ -483,6 +518,62 @@ class History:
                 and track.step.source == SOURCE_REPORTER
                 and self.participating(track)
             ],
+        )
+
+    def _push_attendance(self) -> None:
+        quorum = None
+        if self.lighthouse is not None:
+            members = {
+                group_of_replica(member.replica_id): member.replica_id
+                for member in self.lighthouse.members
+            }
+            quorum = Quorum(self.lighthouse.quorum_id, members)
+        turns = [turn for track in self.present() if (turn := self._turn(track)) is not None]
+        absent = [group for group in self._groups if self._stays_out(group)]
+        self.attendance.push(self.now_s, turns, quorum, absent)
+
+    def _stays_out(self, group: GroupName) -> bool:
+        """Whether a group could take part and does not: it beats, works, and is in no quorum."""
+        age_s = self.heartbeat_age_s(group)
+        if age_s is None or age_s > HEARTBEAT_TIMEOUT_S or self.in_quorum(group) is not False:
+            return False
+        return not any(self._excused(track) for track in self._groups[group])
+
+    def _excused(self, track: RankTrack) -> bool:
+        """Whether a rank is on its way, done, or cannot be seen: no blame for staying out."""
+        config, step = self.config, track.step
+        if track.fresh is None or not track.fresh.process.alive or step is None:
+            return True
+        phase_s = step.phase_age_s
+        return (
+            step.phase == FINISHED_PHASE
+            or self._fresh(track)
+            or (step.healing and phase_s < config.healing_budget_s)
+            or (step.phase in LONG_PHASES and phase_s < config.long_phase_budget_s)
+        )
+
+    def _fresh(self, track: RankTrack) -> bool:
+        """Whether a rank is on its way to its first commits, and not for too long."""
+        here_s = self.now_s - track.first_seen_s
+        young = track.commits < self.config.warm_up_commits  # a heal makes nobody young again
+        return young and here_s < self.config.warm_up_budget_s
+
+    def _turn(self, track: RankTrack) -> Turn | None:
+        """What attendance is taken from: ranks under a Manager that answered in this tick."""
+        report = track.fresh
+        step = None if report is None else report.step
+        if step is None or step.replica_id is None:
+            return None
+        return Turn(
+            rank=track.rank,
+            group=track.group,
+            incarnation=track.identity.incarnation,
+            commits=step.commits,
+            failures=step.commit_failures,
+            committed_step=step.committed_step,
+            healing=step.healing,
+            errored=step.errored,
+            fresh=self._fresh(track),
         )
 
 

@@ -309,7 +309,8 @@ class Keeper:
     def _troubles(self, result: TickResult) -> Iterator[str]:
         yield from self._notes
         for condition, seen in result.health.conditions.items():
-            if condition is not Condition.CANNOT_WRITE:  # the store says it better
+            told = condition is Condition.CANNOT_WRITE and self._parts.store.last_error is not None
+            if not told:  # the store says it better
                 yield f"the monitor doubts itself ({condition}): {seen}"
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from monitor.config import KeeperConfig
 from monitor.detectors.all_wait import all_wait
 from monitor.detectors.all_wait import wanted as wanted_across
+from monitor.detectors.corrupt import corrupt
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.inhibit import inhibit
@@ -26,20 +27,22 @@ from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch, wanted_records
 from monitor.detectors.not_entered import not_entered
+from monitor.detectors.replica_lag import replica_lag
 from monitor.detectors.slow_pause import slow_pause
 from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
-from monitor.detectors.verdict import SLOWS_ONLY, Kind, Verdict
+from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict, stops
 from monitor.detectors.waits import Standing, WaitGraph, build
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
-from monitor.names import GroupName, Host, RankName
+from monitor.names import GroupName, Host, RankName, group_of
 from monitor.policy import Decision, Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
 from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
 from monitor.tracker import Tracker
+from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
 
 _T = TypeVar("_T")
 
@@ -104,10 +107,12 @@ DETECTORS: Final = (
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
     Detector("all_wait", Kind.DEADLOCK, all_wait),
+    Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
     Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
     Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
+    Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 
@@ -209,18 +214,32 @@ class Pipeline:
         shields = self._tracker.shielded(self._history.now_s)
         own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
         firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
-        faults = [verdict for verdict in firing if _stops(verdict)]
+        faults = [verdict for verdict in firing if stops(verdict)]
+        self._pardon(shields, [v for v in (*firing, *found) if _explains_lag(v)])
         standing, reasons = inhibit(
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
-            blamed={
-                victim: fault.groups[0] if fault.groups else _LIGHTHOUSE
-                for fault in faults
-                for victim in fault.victims
-            },
-            stalled=bool(faults) or any(_stops(verdict) for verdict in found),
+            blamed=self._tracker.blamed(self._history),
+            stalled=bool(faults) or any(stops(verdict) for verdict in found),
         )
         return standing, reasons
+
+    def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
+        """Heals, failed commits and entries that an eviction or another fault explains.
+
+        Of a fault that stands for long its victims only: the others have formed a quorum without.
+        Nor does a commit go through while fewer groups than `min_replica_size` are there.
+        """
+        logs, config = self._history.attendance.groups, self._config
+        groups = {group_of(rank) for fault in faults for rank in fault.victims}
+        groups |= {g for v in faults if v.kind is Kind.STATE_CORRUPT for g in v.groups}
+        for group in {*shields, *groups} & logs.keys():
+            logs[group].forgive()
+        since_s = [fault.since_s for fault in faults]
+        since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
+        if any(self._history.now_s - at_s < config.lag_window_s for at_s in since_s):
+            for log in logs.values():
+                log.failures = []
 
     # -- deciding --------------------------------------------------------------------------
 
@@ -254,7 +273,7 @@ class Pipeline:
         accused = frozenset(
             group
             for incident in self._tracker.open()
-            if incident.state is not State.PENDING
+            if incident.state is not State.PENDING and _accuses(incident.verdict)
             for group in incident.groups
         )
         shields = self._tracker.shielded(snapshot.now_s)
@@ -263,7 +282,12 @@ class Pipeline:
         return Fleet(
             now_s=snapshot.now_s,
             groups={
-                group: _view(history, group, members, well=group not in {*accused, *shields})
+                group: _view(
+                    history,
+                    group,
+                    members,
+                    well=group not in accused and _anew(members, shields.get(group)),
+                )
                 for group, members in history.groups().items()
             },
             accused=accused,
@@ -315,15 +339,19 @@ class Pipeline:
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
-_LIGHTHOUSE: Final = GroupName("the Lighthouse")
-"""Whom those wait for who wait for a Lighthouse that is away."""
 
 
-def _stops(verdict: Verdict) -> bool:
-    """Whether a fault makes others stand still."""
-    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
-        return bool(verdict.victims)
-    return verdict.kind not in SLOWS_ONLY
+def _explains_lag(verdict: Verdict) -> bool:
+    """Whether a fault makes commits fail: a standstill, or numbers that a rank votes against."""
+    return stops(verdict) or verdict.kind is Kind.STATE_CORRUPT
+
+
+def _accuses(verdict: Verdict) -> bool:
+    """Whether it speaks against its groups: what only asks for a person does not, and must not
+    stand in the way of evicting another that hangs.
+    """
+    page_only = verdict.confidence is Confidence.UNSURE or bool(verdict.spare)
+    return not (verdict.kind in SLOWS_ONLY and page_only)
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:
@@ -347,13 +375,38 @@ def _view(
     whole = len(members) == members[0].identity.world_size
     return GroupView(
         group=group,
-        healthy=well and whole and all(history.participating(track) for track in members),
+        healthy=well and whole and all(_able(history, track) for track in members),
         alive=tuple(t.rank for t in members if t.fresh is not None and t.fresh.process.alive),
         replica_id=history.replica_id(group),
         in_quorum=history.in_quorum(group),
         heartbeat_age_s=history.heartbeat_age_s(group),
         dead_for_s=history.now_s - min(died_s) if died_s else None,
         hosts={track.rank: track.identity.host for track in members},
+    )
+
+
+def _anew(members: tuple[RankTrack, ...], evicted: Incident | None) -> bool:
+    """Whether a group is free of those processes for which it was evicted lately, if it was."""
+    return evicted is None or not any(
+        track.identity.incarnation in evicted.incarnations for track in members
+    )
+
+
+def _able(history: History, track: RankTrack) -> bool:
+    """Whether a rank contributes, or stands ready to: it waits for the others to let it in.
+
+    Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
+    one is out. It must not be counted as missing then.
+    """
+    fresh = track.fresh
+    if history.participating(track):
+        return True
+    return (
+        fresh is not None
+        and fresh.process.alive
+        and fresh.step is not None
+        and fresh.step.source == SOURCE_REPORTER
+        and fresh.step.phase == WAITING_PHASE
     )
 
 

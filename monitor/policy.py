@@ -23,9 +23,8 @@ from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
-    NOBODY = "nobody"  # the incident accuses no group: a person has to look
     UNSURE = "unsure"  # the verdict cannot tell the culprit
-    PAGES_ONLY = "pages_only"  # its kind evicts only on certain evidence
+    SPARED = "spared"  # the verdict itself says why an eviction would not mend it
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
@@ -70,7 +69,7 @@ class GroupView:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there, alive, warm, in the quorum, and nobody accuses it."""
+    """All its ranks are there and alive, contribute or wait to be let in, and nobody accuses it."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -125,15 +124,14 @@ class _Case:
 def decide(
     config: KeeperConfig, fleet: Fleet, incidents: Sequence[Incident]
 ) -> tuple[Decision, ...]:
-    """One decision for each incident given; at most one of them is an `Evict`.
+    """One decision for each incident given that accuses somebody; at most one is an `Evict`.
 
     `incidents` are firing and were seen in this very tick. The oldest is asked first.
     """
     decisions: list[Decision] = []
     for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
         if not incident.groups:
-            decisions.append(Hold(incident.id, Guard.NOBODY, _NOBODY))
-            continue
+            continue  # nobody is accused, so there is no eviction to hold back
         case = _Case(config, fleet, incident, incident.groups[0])
         held = _held(case)
         decisions.append(_evict(case) if held is None else held)
@@ -164,7 +162,8 @@ def _evict(case: _Case) -> Evict:
 def _quarantine(case: _Case) -> tuple[Host, ...]:
     """Hosts to blame: of hangs and stragglers; of a death only when it was not the first there.
 
-    A mismatch or a deadlock is a fault of the program, which any other host would repeat.
+    A mismatch or a deadlock is a fault of the program, which any other host would repeat. Corrupt
+    state is one host's; should it come back elsewhere, `CRASH_LOOP` stops it.
     """
     view = case.view
     if view is None:
@@ -177,6 +176,8 @@ def _quarantine(case: _Case) -> tuple[Host, ...]:
             return tuple(sorted(host for host in hosts if case.fleet.deaths.get(host, 0) > 0))
         case Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return ()
+        case Kind.STATE_CORRUPT:  # a rank that could not be told from its group's others: no host
+            return tuple(hosts) if len(hosts) == 1 else ()
 
 
 # -- guards: each says why not, or None ------------------------------------------------------
@@ -188,11 +189,8 @@ def _unsure(case: _Case) -> str | None:
     return f"cannot tell which of {listed(case.incident.culprits)} is to blame"
 
 
-def _pages_only(case: _Case) -> str | None:
-    incident = case.incident
-    if incident.kind is not Kind.REPLICA_LAG or incident.verdict.confidence is Confidence.CERTAIN:
-        return None
-    return "a group that lags is left in unless its own ranks show the fault: look at it"
+def _spared(case: _Case) -> str | None:
+    return case.incident.verdict.spare or None
 
 
 def _already_gone(case: _Case) -> str | None:
@@ -224,7 +222,7 @@ def _not_worth_it(case: _Case) -> str | None:
 
 
 def _crash_loop(case: _Case) -> str | None:
-    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK)
+    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK, Kind.STATE_CORRUPT)
     limit = case.config.program_bug_after if program else case.config.crash_loop_after
     count = case.fleet.evicted_signatures.get(case.incident.signature, 0)
     if count < limit:
@@ -246,8 +244,10 @@ def _lighthouse_away(case: _Case) -> str | None:
 
 
 def _breaker(case: _Case) -> str | None:
+    """Groups of which no process lives are gone, which is a fact and no accusation."""
     allowed = max(1, int(len(case.fleet.groups) * case.config.breaker_share))
-    accused = len(case.fleet.accused)
+    views = (case.fleet.groups.get(group) for group in case.fleet.accused)
+    accused = sum(view is not None and bool(view.alive) for view in views)
     if accused <= allowed:
         return None
     return f"{accused} of {len(case.fleet.groups)} groups are accused at once, {allowed} at most"
@@ -283,10 +283,9 @@ def _observe(case: _Case) -> str | None:
 
 
 _HOUR_S: Final = 3600.0
-_NOBODY: Final = "it accuses no group, so nobody is evicted: a person has to look"
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
-    (Guard.PAGES_ONLY, _pages_only),
+    (Guard.SPARED, _spared),
     (Guard.ALREADY_GONE, _already_gone),
     (Guard.NOT_WORTH_IT, _not_worth_it),
     (Guard.CRASH_LOOP, _crash_loop),

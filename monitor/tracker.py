@@ -12,12 +12,12 @@ eviction asked before is finished or asked again, never forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.verdict import Kind, Verdict, stops
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, IncidentId, RankName
@@ -26,6 +26,12 @@ from monitor.snapshot import EvictionProgress
 
 _GONE_UNCONFIRMED_S: Final = 30.0
 """Every process gone for so long counts as left, though no new quorum says so yet."""
+
+
+_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+"""Whom those wait for who wait for a Lighthouse that is away."""
+_EACH_OTHER: Final = GroupName("each other")
+"""Whom those wait for who all wait, with nobody missing."""
 
 
 @dataclass(slots=True)
@@ -40,6 +46,8 @@ class Tracker:
     """Evictions decided that the evictor has not taken up yet."""
     _before: dict[IncidentId, Incident] = field(default_factory=dict)
     """As they were when the tick began."""
+    _waited_s: dict[tuple[IncidentId, RankName], float] = field(default_factory=dict)
+    """When a victim was last seen waiting for the fault of an incident."""
     cut_short: set[IncidentId] = field(default_factory=set)
     """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
 
@@ -91,19 +99,42 @@ class Tracker:
                 found.update(dict.fromkeys(incident.groups, incident))
         return found
 
-    def owner(self, verdict: Verdict) -> Incident | None:
-        """The open incident that a verdict belongs to."""
-        for incident in self.incidents.values():
-            if (
-                incident.open
-                and incident.kind is verdict.kind
-                and (
-                    set(incident.groups) & set(verdict.groups)
-                    or not (incident.groups or verdict.groups)
-                )
-            ):
-                return incident
-        return None
+    def blamed(self, history: History) -> dict[RankName, GroupName]:
+        """Victims of open incidents, and the group that they wait for (or waited for, and died).
+
+        Who committed after it was seen waiting has moved on, and is another process's victim no
+        more; so is a process that started since.
+        """
+        found: dict[RankName, GroupName] = {}
+        for incident in self.open():
+            if incident.state is State.PENDING or not stops(incident.verdict):
+                continue
+            for rank in incident.verdict.victims:
+                track = history.tracks.get(rank)
+                waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
+                if track is None or track.first_seen_s > waited_s:
+                    continue
+                if track.last_commit_s is None or track.last_commit_s <= waited_s:
+                    found[rank] = _cause(incident)
+        return found
+
+    def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
+        """The open incident that a verdict belongs to: of the same groups, else of some of them.
+
+        `taken`: incidents that other verdicts of this tick belong to.
+        """
+        found = [
+            incident
+            for incident in self.incidents.values()
+            if incident.open
+            and incident.id not in taken
+            and incident.kind is verdict.kind
+            and (
+                set(incident.groups) & set(verdict.groups)
+                or not (incident.groups or verdict.groups)
+            )
+        ]
+        return min(found, key=lambda one: one.groups != verdict.groups, default=None)
 
     def update(
         self,
@@ -115,7 +146,9 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
         now_s = history.now_s
-        seen = {self._see(history, verdict) for verdict in verdicts}
+        seen: set[IncidentId] = set()
+        for verdict in verdicts:
+            seen.add(self._see(history, verdict, seen))
         for incident in self.open():
             if incident.id not in seen and incident.kind not in unknown:
                 self._miss(history, incident, inhibited or {})
@@ -130,14 +163,15 @@ class Tracker:
 
     # -- verdicts --------------------------------------------------------------------------
 
-    def _see(self, history: History, verdict: Verdict) -> IncidentId:
-        incident = self.owner(verdict)
+    def _see(self, history: History, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentId:
+        incident = self.owner(verdict, taken)
         if incident is None:
             incident = _opened(history, verdict, self.incidents)
             self._sightings[incident.id] = 0
         same = incident.culprits == verdict.culprits
         sightings = self._sightings.get(incident.id, 0) + 1 if same else 1
         self._sightings[incident.id] = sightings
+        self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)
         self._restored.discard(incident.id)
         incident = replace(
             incident,
@@ -180,6 +214,8 @@ class Tracker:
                 return self.config.mismatch_sweeps
             case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
                 return self.config.hang_sweeps
+            case Kind.STATE_CORRUPT:
+                return self.config.corrupt_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
 
@@ -339,6 +375,16 @@ class Tracker:
             if dropped or (not incident.open and now_s - ended_s > self.config.keep_resolved_s):
                 del self.incidents[incident.id]
                 self._sightings.pop(incident.id, None)
+        self._waited_s = {
+            key: at_s for key, at_s in self._waited_s.items() if key[0] in self.incidents
+        }
+
+
+def _cause(incident: Incident) -> GroupName:
+    """Whom its victims wait for, in words where it is no group."""
+    if incident.groups:
+        return incident.groups[0]
+    return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
 
 
 def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incident]) -> Incident:
@@ -470,6 +516,8 @@ def _passed(  # noqa: C901, PLR0911 - one reason a line
                 return "its process ended"
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
             return "recovered by itself" if moved else None
+        case Kind.STATE_CORRUPT:
+            return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
         case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
@@ -482,7 +530,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
         back = history.lighthouse is not None and unseen_s >= config.clear_s
         return "the Lighthouse answers again" if back else None
-    if unseen_s < config.lag_clear_s:
+    if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
         return "its ranks are registered no more" if incident.groups else "commits go through again"

@@ -4,9 +4,9 @@ Two sources say what to break: the environment, `LIGHTKEEPER_FAULT="hang@rg_1.0:
 JSON file that every rank looks at once per step (one `stat`). `inject` writes that file.
 
 A fault fires once in the life of a job, whatever restarts: before it acts, a marker
-`FILE.fired/ID` is put on disk. `slow` is a property of a host: a rank of the same number that
-starts later on the host named in the marker is slow from its first step, one on another host
-is not. To forget everything, remove `FILE.fired`.
+`FILE.fired/ID` is put on disk. `slow` and `nan` are properties of a host: a rank of the same
+number that starts later on the host named in the marker has them from its first step, one on
+another host has not. To forget everything, remove `FILE.fired`.
 
 Standard library only, so that a launcher can check and inject without importing torch.
 """
@@ -49,6 +49,19 @@ class Kind(StrEnum):
     """From now on the rank's own work takes `factor` times as long."""
     MISMATCH = "mismatch"
     """One collective inside the group differs from what the other ranks call."""
+    NAN = "nan"
+    """From now on the rank's gradient holds a NaN before anybody else sees it."""
+    CORRUPT = "corrupt"
+    """One bit of one weight flips after a commit, and nobody is told."""
+    LOSS_SPIKE = "loss_spike"
+    """The loss that the rank reports is `factor` times as high for a while; its gradient is not."""
+
+
+SPIKE_STEPS: Final = 60
+"""How long a loss spike lasts: several polls at 1 Hz and 0.2 s a step."""
+_LASTING: Final = frozenset({Kind.SLOW, Kind.NAN})
+"""Properties of a host: what starts there later has them too."""
+_WITH_FACTOR: Final = frozenset({Kind.SLOW, Kind.LOSS_SPIKE})
 
 
 class Variant(StrEnum):
@@ -76,7 +89,7 @@ class Fault:
     step: int | None = None
     """First step at which it fires; None = at the next step, whichever that is."""
     factor: float = DEFAULT_FACTOR
-    """Of `slow`."""
+    """Of `slow` and `loss_spike`."""
     variant: Variant = Variant.OP
     """Of `mismatch`."""
 
@@ -154,7 +167,7 @@ def parse_fault(data: Any) -> Fault:
         if not isinstance(data.get(key), str):
             raise FaultError(f"fault {data.get('id')!r}: {key!r} is missing or not a text")
     name, _, written = data["kind"].partition(":")
-    if written and name not in {Kind.SLOW, Kind.MISMATCH}:
+    if written and name not in {*_WITH_FACTOR, Kind.MISMATCH}:
         raise FaultError(f"fault {data['id']!r}: {name!r} takes no argument")
     if name not in tuple(Kind):
         raise FaultError(f"fault {data['id']!r}: unknown kind {name!r} (known: {', '.join(Kind)})")
@@ -167,7 +180,7 @@ def parse_fault(data: Any) -> Fault:
         kind=kind,
         rank=data["rank"],
         step=step,
-        factor=_factor(data, written) if kind is Kind.SLOW else DEFAULT_FACTOR,
+        factor=_factor(data, written) if kind in _WITH_FACTOR else DEFAULT_FACTOR,
         variant=_variant(data, written) if kind is Kind.MISMATCH else Variant.OP,
     )
 
@@ -262,6 +275,8 @@ class Injector:
     ) -> None:
         self.slow_factor = 1.0
         """How many times longer than measured this rank's work has to take."""
+        self.nan = False
+        """Whether this rank's gradient is to hold a NaN."""
         self._rank = rank
         self._world_size = world_size
         self._host = host or socket.gethostname()
@@ -273,12 +288,14 @@ class Injector:
         self._seen: tuple[int, int, int] | None = None
         self._from_file: tuple[Fault, ...] = ()
         self._mismatch: Variant | None = None
+        self._corruption = False
+        self._spikes: tuple[float, int] = (1.0, 0)
         if planned and file is None:
             raise FaultError(
                 f"{ENVIRONMENT} needs --fault-file FILE: markers in FILE.fired/ keep a fault "
                 "from firing again after a restart"
             )
-        self._inherit_slowness()
+        self._inherit()
 
     def poll(self, step: int) -> None:
         """Fire what is due at `step`; may not return."""
@@ -295,6 +312,17 @@ class Injector:
         variant, self._mismatch = self._mismatch, None
         return variant
 
+    def take_corruption(self) -> bool:
+        """Whether a bit of the weights has to flip now; asked once."""
+        corruption, self._corruption = self._corruption, False
+        return corruption
+
+    def take_spike(self) -> float:
+        """How many times higher the loss of this step is to be reported."""
+        factor, left = self._spikes
+        self._spikes = factor, max(0, left - 1)
+        return factor if left else 1.0
+
     def _fire(self, fault: Fault, step: int) -> None:
         refused = None
         if fault.kind is Kind.MISMATCH and self._world_size < 2:
@@ -307,29 +335,42 @@ class Injector:
             self._say(f"{self._rank}: error: fault {fault.id!r} refused: {refused}")
             return
         self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {step}")
-        if fault.kind is Kind.SLOW:
-            self.slow_factor = max(self.slow_factor, fault.factor)
-        elif fault.kind is Kind.MISMATCH:
-            self._mismatch = fault.variant
-        else:
-            self._acts[fault.kind]()
+        self._act(fault)
+
+    def _act(self, fault: Fault) -> None:
+        match fault.kind:
+            case Kind.SLOW:
+                self.slow_factor = max(self.slow_factor, fault.factor)
+            case Kind.MISMATCH:
+                self._mismatch = fault.variant
+            case Kind.NAN:
+                self.nan = True
+            case Kind.CORRUPT:
+                self._corruption = True
+            case Kind.LOSS_SPIKE:
+                self._spikes = fault.factor, SPIKE_STEPS
+            case _:
+                self._acts[fault.kind]()
 
     def _marker_of(self, fault: Fault) -> Path:
         assert self._file is not None  # noqa: S101
         return _fired(self._file) / fault.id
 
-    def _inherit_slowness(self) -> None:
+    def _inherit(self) -> None:
         if self._file is None:
             return
         _, number = split_rank_name(self._rank)
         for marker in markers(self._file):
             same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
-            if marker.kind is Kind.SLOW and same_place:
+            if marker.kind not in _LASTING or not same_place:
+                continue
+            left = f"on {self._host}, as fault {marker.id!r} left it"
+            if marker.kind is Kind.SLOW:
                 self.slow_factor = max(self.slow_factor, marker.factor)
-                self._say(
-                    f"{self._rank}: {marker.factor:g} times slower on {self._host}, "
-                    f"as fault {marker.id!r} left it"
-                )
+                self._say(f"{self._rank}: {marker.factor:g} times slower {left}")
+            else:
+                self.nan = True
+                self._say(f"{self._rank}: its gradients are NaN {left}")
 
     def _read_if_changed(self, file: Path) -> None:
         try:

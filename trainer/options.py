@@ -30,7 +30,8 @@ environment:
   LIGHTKEEPER_HOST     host name to report (default: the machine's)
   LIGHTKEEPER_FAULT    faults to inject, kind[:arg]@rank:step, such as
                        hang@rg_1.0:30 or slow:5@rg_2.0:12 (needs --fault-file;
-                       kinds: hang gil stop crash slow mismatch)
+                       kinds: hang gil stop crash slow mismatch nan corrupt
+                       loss_spike)
   RUST_LOG             level of TorchFT's own log (default here: error)
 
 exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by SIGTERM.

@@ -166,7 +166,13 @@ def average_in_group(
     loss /= dist.get_world_size(group)
 
 
-def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR0915 - reads top to bottom
+def flip_bit(network: nn.Module) -> None:
+    """Silent data corruption: one bit of one weight, and whoever holds it does not know."""
+    weights = next(network.parameters()).data.view(-1).view(torch.int32)
+    weights[0] ^= 1 << 20  # in the mantissa: the number stays near to what it was
+
+
+def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, PLR0915 - reads top to bottom
     """Train until `--steps` steps are committed.
 
     Raises:
@@ -237,30 +243,43 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR091
         with reporter.phase("backward"):
             gradients.zero_()
             loss.backward()
+            if injector.nan:
+                gradients[0] = math.nan
+            # Asked before anybody else's numbers are in it: that tells who was first.
+            finite = reporter.finite(loss=loss.detach(), grad_norm=gradients.norm())
             pace.end_work()
 
         with reporter.phase("communication"):
             mean_loss = loss.detach()
             if intra is not None:
                 average_in_group(gradients, mean_loss, intra, injector.take_mismatch())
+                norm = gradients.norm()
+                finite = reporter.finite(loss=mean_loss, grad_norm=norm, where="group") and finite
 
-            # TorchFT would commit a NaN. This group abstains from such a step instead: it
-            # brings zeros, so that the other groups can commit, and votes no for itself.
-            # One step behind, it then heals from them.
-            loss_value = float(mean_loss)
-            finite = math.isfinite(loss_value) and bool(gradients.norm().isfinite())
+            # TorchFT would commit a NaN, and a vote against it after the exchange keeps it from
+            # this group alone. This group abstains from such a step instead: it brings zeros, so
+            # that the other groups can commit, and votes no for itself. One step behind, it then
+            # heals from them.
             if not finite:
                 gradients.zero_()
 
             # Across groups: waits for the quorum, then averages over its participants.
             manager.allreduce(gradients).wait()
+            # What came back may hold somebody else's NaN: nobody takes that in.
+            finite = reporter.finite(grad_norm=gradients.norm(), where="exchanged") and finite
             if not finite:
-                manager.report_error(FloatingPointError(f"loss {loss_value} at step {step}"))
+                manager.report_error(FloatingPointError(f"not finite at step {step}"))
             committed = manager.should_commit()  # a healing group loads its new weights in here
 
         with reporter.phase("optimizer"):
             if committed:
                 optimizer.step()
+                if injector.take_corruption():
+                    flip_bit(network)
+                # Every rank of every group holds all weights: one shard, equal everywhere.
+                reporter.fingerprint(network, manager.current_step(), shard=0)
+
+        loss_value = float(mean_loss) * injector.take_spike()
 
         reporter.end_step(
             step, committed=committed, loss=loss_value, tokens=opt.batch * opt.context

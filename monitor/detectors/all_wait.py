@@ -23,8 +23,9 @@ from monitor.names import RankName
 def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict; without culprits where the groups tie."""
     still_s = _still_s(history, graph)
-    patience_s = history.config.unwitnessed_factor * _hang_after_s(history)
-    if still_s is None or still_s < patience_s:
+    if still_s is None:
+        return ()
+    if still_s < history.config.unwitnessed_factor * _hang_after_s(history):
         return ()
     named = _named(history, still_s)
     ranks = tuple(track.rank for track in history.present())

@@ -32,10 +32,16 @@ def inhibit(
     """
     mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH for g in v.groups}
     dead = {g for v in verdicts if v.kind is Kind.DEAD for g in v.groups}
+    others = [v for v in verdicts if v.kind not in (Kind.STRAGGLER, Kind.REPLICA_LAG)]
+    faulty = {g for v in others for g in v.groups}
+    spoilt = any(v.kind is Kind.STATE_CORRUPT for v in others)
     kept: list[Verdict] = []
     reasons: dict[tuple[Kind, GroupName], str] = {}
     for verdict in verdicts:
         why = _why(verdict, shielded, mismatched, dead, blamed, stalled=stalled)
+        lags = verdict.kind is Kind.REPLICA_LAG
+        if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
+            why = why or ""  # a loop has pauses between its turns: what is in them is another's
         if why is None:
             kept.append(verdict)
         elif why:

@@ -84,8 +84,9 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
 
 
 def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    waits = graph.standing[track.rank] is Standing.WAITING
-    return waits and track.stall_s >= history.hang_after_s(track)
+    """Whether a rank stands where it may wait for a quorum, as far as its phases tell."""
+    may_wait = graph.standing[track.rank] in (Standing.WAITING, Standing.UNKNOWN)
+    return may_wait and track.stall_s >= history.hang_after_s(track)
 
 
 def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -> str:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     STRAGGLER = "straggler"  # S1
     REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
+    STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
 
 
 class Severity(StrEnum):
@@ -32,7 +33,7 @@ class Severity(StrEnum):
 
 __all__ = ["Confidence", "Kind", "Severity", "Verdict"]
 
-SLOWS_ONLY: frozenset[Kind] = frozenset({Kind.STRAGGLER, Kind.REPLICA_LAG})
+SLOWS_ONLY: frozenset[Kind] = frozenset({Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT})
 """Kinds that stop nobody: beside them the fleet still has a pace to compare."""
 
 
@@ -57,5 +58,14 @@ class Verdict:
     """What it rests on: source -> observation."""
     lost_s: float = 0.0
     """Fleet time lost to it so far, for faults that only slow (straggler)."""
+    spare: str = ""
+    """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
+
+
+def stops(verdict: Verdict) -> bool:
+    """Whether a fault makes others stand still."""
+    if verdict.kind is Kind.LIGHTHOUSE_AWAY:
+        return bool(verdict.victims)
+    return verdict.kind not in SLOWS_ONLY

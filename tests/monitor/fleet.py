@@ -36,8 +36,10 @@ from worker_server.wire import (
     FlightRecord,
     GroupHead,
     Identity,
+    Prints,
     Process,
     RingEntry,
+    Spoilt,
     StateReport,
     StepLog,
     StepRow,
@@ -86,6 +88,9 @@ class SimRank:
     odd: str | None = None
     """Next all_reduce goes wrong: op | size | extra | abort."""
     healing_until_s: float = 0.0
+    healed: bool = False
+    """Whether its last attempt healed; `errored`: met an error."""
+    errored: bool = False
     pauses: list[tuple[str, float]] = field(default_factory=list)
     habits: list[tuple[int, str, float]] = field(default_factory=list)
     """Every so many steps, a pause in this phase of so many seconds."""
@@ -108,6 +113,20 @@ class SimRank:
     begun_s: float = 0.0
     """When the present attempt began, or the last one ended."""
     ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    failures: int = 0
+    committed: int | None = None
+    nan_attempts: int = 0
+    """So many of its next attempts have a gradient that is NaN."""
+    poisoned: bool = False
+    """Its weights are NaN."""
+    flaw: int = 0
+    """Which corruption its weights carry; a heal takes over the other group's. 0: none."""
+    lineage: int = 0
+    prints: list[tuple[int, int, int]] = field(default_factory=list)
+    spell: Spoilt | None = None
+    spell_s: float = 0.0
+    loss: float | None = None
+    loss_factor: float = 1.0
 
     @property
     def name(self) -> RankName:
@@ -359,6 +378,32 @@ def lighthouse_away(for_s: float) -> Fault:
     return do
 
 
+def fail_commits(
+    groups: Iterable[str], for_s: float = 1e9, errored: Iterable[str] | None = None
+) -> Fault:
+    """Every second commit of these groups fails while others commit; all of them, if nobody does.
+
+    A group that fails while another commits is behind, and heals with its next attempt.
+    """
+    named = tuple(groups)
+
+    def do(fleet: SimFleet) -> None:
+        fleet.failing = dict.fromkeys(named, fleet.now_s + for_s)
+        fleet.erring = set(named if errored is None else errored)
+
+    return do
+
+
+def shut_out(group: str, for_s: float = 1e9) -> Fault:
+    """The group beats, and its quorum requests lead nowhere."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.outside[group] = fleet.now_s + for_s
+        fleet._leave(group)
+
+    return do
+
+
 def lighthouse_down(for_s: float) -> Fault:
     """The Lighthouse itself is gone: the monitor cannot see it, and no quorum forms."""
 
@@ -373,6 +418,45 @@ def late(by_s: float, ticks: int = 1) -> Fault:
 
     def do(fleet: SimFleet) -> None:
         fleet.late_ticks = [by_s] * ticks
+
+    return do
+
+
+def nan(rank: str, attempts: int = 10**9) -> Fault:
+    """The rank's gradient is NaN, for so many attempts."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).nan_attempts = attempts
+
+    return do
+
+
+def flip(rank: str, flaw: int | None = None) -> Fault:
+    """A bit of the rank's weights flips; equal flaws are equal bits."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.flaws += 1
+        fleet.rank(rank).flaw = fleet.flaws if flaw is None else flaw
+
+    return do
+
+
+def heal(group: str, source: str) -> Fault:
+    """The group missed a step and took the weights of another."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.heal(group, source)
+
+    return do
+
+
+def loss(ranks: Iterable[str], factor: float) -> Fault:
+    """What the ranks report as their loss is so many times as high from now on."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).loss_factor = factor
 
     return do
 
@@ -413,6 +497,9 @@ class SimFleet:
         self.network_s = 0.0
         self.lighthouse_away_until_s = 0.0
         self.no_quorum_until_s = 0.0
+        self.failing: dict[str, float] = {}
+        self.erring: set[str] = set()
+        self.outside: dict[str, float] = {}
         self.late_ticks: list[float] = []
         self.quorum_id = 1
         self.quorum: set[str] = set(names)
@@ -423,6 +510,13 @@ class SimFleet:
         self.relaunch_at_s: dict[str, float] = {}
         self.evictor_works = True
         self.faulted: set[str] = set()
+        self.flaws = 0
+        self.votes = True
+        """Whether groups vote against the commit of what is not finite."""
+        self.losses = False
+        """Whether ranks report a loss."""
+        self.fingerprint_every = 0
+        """Steps between two fingerprints; 0: none."""
         for name in names:
             self.groups[name] = [
                 SimRank(name, i, world_size, host=f"host-{name}", phase_since_s=self.now_s)
@@ -609,6 +703,7 @@ class SimFleet:
             return
         inside = {
             name: all(r.place == "cross" and r.alive for r in ranks)
+            and self.now_s >= self.outside.get(name, 0.0)
             for name, ranks in self.groups.items()
         }
         if not self.quorum & set(self.groups):
@@ -624,22 +719,91 @@ class SimFleet:
         if joining:
             self.quorum |= joining
             self.quorum_id += 1
+        failed = self._failed(step)
+        bad = {name for name in self.quorum - joining if self._not_finite(self.groups[name])}
+        clean = self.quorum - joining - bad
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
                 rank.begun_s = rank.across_since_s = self.now_s
                 if rank.across_ring:
                     rank.across_ring[-1]["exit_s"] = self.now_s
+                if name in bad and self.votes:
+                    rank.failures += 1
+                    if clean:
+                        rank.step = step + 1
+                    self._work(rank, "optimizer")
+                    continue
                 if name in joining:
                     rank.step = step
+                    self.heal(name, min(self.quorum - joining, default=name))
                     rank.healing_until_s = self.now_s + 1.0
                     rank.place, rank.left_s = "pause", 1.0
                     rank.enter_phase("forward", self.now_s)
                     continue
+                rank.errored, rank.healed = name in failed and name in self.erring, rank.step < step
+                if name in failed:
+                    rank.failures += 1
+                    self._work(rank, "optimizer")
+                    continue
+                if not clean and self.votes:
+                    continue
                 rank.step, rank.commits = step + 1, rank.commits + 1
-                rank.committed_s = self.now_s
+                rank.committed, rank.committed_s = step, self.now_s
+                rank.poisoned = rank.poisoned or bool(bad and not self.votes)
                 rank.tokens += rank.tokens_a_step
+                self._fingerprint(rank)
                 rank.log.append((rank.attempt, rank.step, self.now_s, dict(rank.seconds)))
                 self._work(rank, "optimizer")
+            if name in bad and self.votes and clean:
+                self.heal(name, min(clean))
+
+    def _not_finite(self, ranks: list[SimRank]) -> bool:
+        """An attempt of a group ends: whether its gradient is NaN, and who remembers what."""
+        own = [rank for rank in ranks if rank.nan_attempts > 0 or rank.poisoned]
+        for rank in ranks:
+            rank.nan_attempts -= rank.nan_attempts > 0
+            if self.losses:
+                noise = 1 + self.noise * self.random.uniform(-1, 1)
+                rank.loss = None if rank.poisoned else 2.0 * rank.loss_factor * noise
+            if own:
+                self._spoil(rank, "local" if rank in own else "group")
+            elif rank.spell is not None:
+                rank.spell = replace(rank.spell, run=0)
+        return bool(own)
+
+    def _spoil(self, rank: SimRank, where: str) -> None:
+        spell = rank.spell
+        attempts = 1 if spell is None else spell.attempts + 1
+        if spell is None or not spell.run:
+            rank.spell_s = self.now_s
+            rank.spell = Spoilt(rank.step, where, 0.0, 1, attempts)
+        else:
+            rank.spell = replace(spell, run=spell.run + 1, attempts=attempts)
+
+    def _fingerprint(self, rank: SimRank) -> None:
+        if self.fingerprint_every and rank.step % self.fingerprint_every == 0:
+            value = 1000 * rank.step + rank.flaw
+            rank.prints = [*rank.prints, (rank.step, value, 0)][-3:]
+
+    def heal(self, group: str, source: str) -> None:
+        """All ranks of a group take over the weights of another's."""
+        for rank, other in zip(self.groups[group], self.groups[source], strict=True):
+            rank.flaw, rank.poisoned = other.flaw, other.poisoned
+            rank.lineage += 1
+            rank.prints = []
+
+    def _failed(self, step: int) -> set[str]:
+        """Groups of the quorum whose commit fails; whoever is behind heals, and commits."""
+        bad = {name for name, until_s in self.failing.items() if self.now_s < until_s}
+        all_bad = self.quorum <= bad
+        failed = {
+            name
+            for name in self.quorum & bad
+            if all_bad or all(rank.step == step for rank in self.groups[name])
+        }
+        if failed and not all_bad:
+            self.quorum_id += 1
+        return failed
 
     def _in_transfer(self) -> bool:
         came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
@@ -795,9 +959,18 @@ class SimFleet:
             replica_id=rank.replica_id,
             quorum_id=self.quorum_id,
             participants=len(self.quorum),
-            healing=now_s < rank.healing_until_s,
+            healing=now_s < rank.healing_until_s or rank.healed,
+            errored=rank.errored,
+            commit_failures=rank.failures,
+            committed_step=rank.committed,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
+            loss=rank.loss,
+            loss_finite=not (self.losses and rank.poisoned),
+            spoilt=None
+            if rank.spell is None
+            else replace(rank.spell, age_s=max(0.0, now_s - rank.spell_s)),
+            prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
         )
         if self.source == SOURCE_REPORTER:
             return told

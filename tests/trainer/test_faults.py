@@ -42,7 +42,8 @@ def test_several_specs_are_separated_by_commas():
         pytest.param("hang", "fault 'hang': expected kind[:arg]@rank[:step], such as "
                      "hang@rg_1.0:30 or slow:5@rg_2.0:12", id="no-rank"),
         pytest.param("burn@rg_1.0:3", "fault 'burn@rg_1.0:3': unknown kind 'burn' "
-                     "(known: hang, gil, stop, crash, slow, mismatch)", id="kind"),
+                     "(known: hang, gil, stop, crash, slow, mismatch, "
+                     "nan, corrupt, loss_spike)", id="kind"),
         pytest.param("hang@rg_1:3", "fault 'hang@rg_1:3': not a rank name: 'rg_1' "
                      "(expected GROUP.RANK, such as rg_0.1)", id="rank"),
         pytest.param("hang@rg_1.0:soon", "fault 'hang@rg_1.0:soon': step 'soon' is not a number",
@@ -168,7 +169,7 @@ def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
     rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
 
     assert rank.poll(1, 2) == [Kind.HANG]
-    known = "hang, gil, stop, crash, slow, mismatch"
+    known = ", ".join(Kind)
     assert rank.said == [
         f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {known})",
         "rg_1.0: fault 'ok' (hang) fires at step 1",
@@ -247,3 +248,35 @@ def test_a_mismatch_in_a_group_of_one_is_refused_in_log_and_marker(tmp_path):
     assert rank.injector.take_mismatch() is None
     assert rank.said == [f"rg_1.0: error: fault 'mismatch@rg_1.0:5' refused: {refused}"]
     assert [marker.refused for marker in faults.markers(rank.file)] == [refused]
+
+
+def test_gradients_are_nan_until_the_process_ends_and_for_whoever_comes_to_that_host(tmp_path):
+    planned = faults.parse_specs("nan@rg_1.0:5")
+    rank = Rank(tmp_path, planned=planned)
+    rank.poll(4)
+    assert not rank.injector.nan
+    rank.poll(5, 6)
+
+    assert rank.injector.nan
+    assert Rank(tmp_path, planned=planned).injector.nan
+    assert not Rank(tmp_path, host="spare-1", planned=planned).injector.nan
+
+
+def test_a_bit_flips_once_and_no_restart_flips_it_again(tmp_path):
+    planned = faults.parse_specs("corrupt@rg_1.0:5")
+    rank = Rank(tmp_path, planned=planned)
+    rank.poll(5)
+    again = Rank(tmp_path, planned=planned)
+    again.poll(5)
+
+    assert [rank.injector.take_corruption() for _ in range(2)] == [True, False]
+    assert not again.injector.take_corruption()
+
+
+def test_a_loss_spike_lasts_for_a_while(tmp_path):
+    rank = Rank(tmp_path, planned=faults.parse_specs("loss_spike:10@rg_1.0:5"))
+    assert rank.injector.take_spike() == 1.0
+    rank.poll(5)
+    factors = [rank.injector.take_spike() for _ in range(faults.SPIKE_STEPS + 2)]
+
+    assert factors == [10.0] * faults.SPIKE_STEPS + [1.0, 1.0]

@@ -36,7 +36,7 @@ def test_only_we_cannot_reach_it_a_warning_that_accuses_nobody_and_ends_by_itsel
         State.RESOLVED, "the Lighthouse answers again",
     )  # fmt: skip
     assert not drive.evicts
-    assert {hold.guard for _, hold in drive.holds} == {Guard.NOBODY}
+    assert not drive.holds  # there is nothing to hold back
 
 
 def test_the_job_stands_too_that_is_critical_and_still_nobodys_fault() -> None:
@@ -101,6 +101,21 @@ def test_waiting_in_a_phase_called_quorum_is_waiting() -> None:
         )  # fmt: skip
 
     assert kinds(Drive(fleet, alter=renamed).run(100)) == ["lighthouse_away"]
+
+
+def test_ranks_that_report_no_phases_may_wait_for_a_quorum() -> None:
+    def foreign(seen):
+        return replace(
+            seen,
+            observations=tuple(
+                replace(one, outcome=replace(
+                    one.outcome, step=replace(one.outcome.step, source="torchft"), heads=()))
+                for one in seen.observations
+            ),
+        )  # fmt: skip
+
+    drive = Drive(SimFleet(3, 1, [at(20, lighthouse_down(100))]), alter=foreign).run(60)
+    assert drive.incident("lighthouse_away").severity is Severity.CRITICAL
 
 
 def test_stragglers_are_found_while_only_we_cannot_reach_the_lighthouse() -> None:

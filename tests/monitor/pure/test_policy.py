@@ -88,7 +88,6 @@ CASES = [
      incident(Kind.MISMATCH)),
     (Guard.CRASH_LOOP, {}, fleet(evicted_signatures={"not_entered:rg_1.0": 2}), incident()),
     (Guard.SELF_DOUBT, {}, fleet(doubt="it runs late by 3.0 s"), incident()),
-    (Guard.PAGES_ONLY, {}, fleet(), incident(Kind.REPLICA_LAG, Confidence.LIKELY)),
     (Guard.LIGHTHOUSE_AWAY, {}, fleet(lighthouse_away="refused"), incident()),
     (Guard.BREAKER, {}, fleet(accused=frozenset(map(GroupName, ("rg_1", "rg_2")))), incident()),
     (Guard.MIN_REPLICAS, {"min_replicas": 3}, fleet(), incident()),
