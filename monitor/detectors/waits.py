@@ -213,13 +213,17 @@ def _fleet_pauses(
     standing: Mapping[RankName, Standing],
     stalled: frozenset[RankName],
 ) -> bool:
-    """Whether at least half of the ranks seen, and two, pause by themselves, and nobody waits."""
-    seen = [t.rank for t in tracks if standing[t.rank] not in (Standing.DEAD, Standing.SILENT)]
+    """Whether at least half of the ranks alive, and two, may pause by themselves, and nobody waits.
+
+    A rank that cannot be seen may be in the pause too; what it does is no witness.
+    """
+    alive = [track.rank for track in tracks if standing[track.rank] is not Standing.DEAD]
     waiting = (Standing.HELD, Standing.WAITING, Standing.LEFT)
-    if any(standing[rank] in waiting and rank in stalled for rank in seen):
+    if any(standing[rank] in waiting and rank in stalled for rank in alive):
         return False
-    pausing = sum(standing[rank] in _PAUSING and rank in stalled for rank in seen)
-    return pausing >= 2 and 2 * pausing >= len(seen)
+    pausing = [rank for rank in alive if standing[rank] in _PAUSING and rank in stalled]
+    silent = sum(standing[rank] is Standing.SILENT for rank in alive)
+    return bool(pausing) and len(pausing) + silent >= max(2, len(alive) / 2)
 
 
 def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911

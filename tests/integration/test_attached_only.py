@@ -18,7 +18,7 @@ from tests.worker_server.pairs import free_port
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).with_name("plain_job.py")
-RANKS = 3
+RANKS = 4
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def test_a_plain_job_that_only_attached_is_diagnosed(tmp_path, fault, kind, sour
             wait_for(lambda: healthy(monitor), within_s=120, what="all ranks healthy")
             assert monitor.get("/v1/incidents")["incidents"] == []
             told.write_text(fault)
-            item = wait_for(lambda: fired(monitor, kind), within_s=120, what=f"{kind} fires")
+            item = wait_for(lambda: fired(monitor, kind), within_s=200, what=f"{kind} fires")
     finally:
         monitor.end()
     assert item["culprits"] == [f"job.{fault[-1]}"]

@@ -22,6 +22,7 @@ from tests.monitor.fleet import (
     recover,
     restart,
     runs,
+    silent,
 )
 from worker_server.wire import StepLog, StepRow, StepState
 
@@ -171,6 +172,12 @@ def test_a_pause_of_all_ranks_at_once_is_never_one_ranks_hang(for_s) -> None:
 def test_a_pause_of_all_that_ends_raggedly_accuses_nobody() -> None:
     script = [at(20, pause([name], "other", 20.0 + 6.0 * n)) for n, name in enumerate(ALL)]
     assert not Drive(SimFleet(3, 1, script)).run(100).seen
+
+
+def test_a_pause_of_all_of_whom_most_cannot_be_seen_is_no_hang_of_the_one_who_can() -> None:
+    script = [at(20, pause(ALL, "other", 28.0))]
+    script += [at(30, silent(name, 12.0)) for name in ALL[1:]]
+    assert not Drive(SimFleet(3, 1, script)).run(80).seen
 
 
 def test_one_left_behind_when_a_pause_of_all_is_over_is_found_after_twice_its_length() -> None:

@@ -68,7 +68,7 @@ def nuisances(draw, groups: int, size: int, until_s: int) -> list[At]:
                         [
                             cpu_stall(name, draw(st.floats(0.1, 3.0))),
                             pause(names, "evaluation", draw(st.floats(1, 30))),
-                            pause(names, "other", draw(st.floats(1, 30))),
+                            pause(names, "other", draw(st.floats(1, 4.5))),
                             pause([name], "other", draw(st.floats(0.5, 3.5))),
                             pause([n for n in names if n.startswith("rg_0")], "checkpoint", 20.0),
                             silent(name, draw(st.floats(1, 20))),

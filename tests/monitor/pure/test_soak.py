@@ -22,6 +22,8 @@ from tests.monitor.fleet import (
     slow,
 )
 
+pytestmark = pytest.mark.integration  # no processes, but 4 s of CPU each
+
 HALF_AN_HOUR = 1800
 
 
