@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,12 @@ def loads(data: bytes) -> Any:
     Raises:
         FlightRecordError: broken, too large, or it holds more than plain values.
     """
-    _inspect(data)
+    inspect(data)
+    return run(data)
+
+
+def run(data: bytes) -> Any:
+    """The value of a pickle that has been inspected."""
     try:
         return _Plain(io.BufferedReader(io.BytesIO(data))).load()
     except FlightRecordError:
@@ -103,7 +108,33 @@ class _Plain(pickle.Unpickler):
         raise FlightRecordError("a pickle with persistent ids is not opened")
 
 
-def _inspect(data: bytes) -> None:
+class Instructions(NamedTuple):
+    """Those of a pickle: where each begins, and which it is."""
+
+    raw: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ops: NDArray[np.uint8]
+    values: int
+    """At most so many are numbered."""
+
+    def gets(self) -> NDArray[np.int64]:
+        """Numbers under which values are looked up."""
+        return _index(self, np.flatnonzero(_are(self.ops, _GETS)))
+
+    def puts(self) -> NDArray[np.int64] | None:
+        """Numbers that are given to values, None where that is left to the reader."""
+        at = np.flatnonzero(_are(self.ops, _PUTS))
+        return None if (self.ops[at] == _MEMOIZE).any() else _index(self, at)
+
+
+def inspect(data: bytes, values: int = 0) -> Instructions:
+    """The instructions of a pickle, if all are harmless.
+
+    `values` is how many the pickle has of which this is an excerpt.
+
+    Raises:
+        FlightRecordError: broken, too large, or it holds more than plain values.
+    """
     if len(data) > MAX_BYTES:
         raise FlightRecordError(f"a pickle of {len(data)} bytes; at most {MAX_BYTES} are read")
     if not data:
@@ -111,10 +142,12 @@ def _inspect(data: bytes) -> None:
     raw = np.frombuffer(data, np.uint8)
     starts = _starts(data, raw)
     ops = raw[starts]
+    code = Instructions(raw, starts, ops, max(values, len(ops)))
     _check_instructions(ops)
-    _check_lengths(raw, starts, ops)
-    _check_memo(raw, starts, ops)
-    _check_tuples(raw, starts, ops)
+    _check_lengths(code)
+    _check_memo(code)
+    _check_tuples(code)
+    return code
 
 
 def _starts(data: bytes, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -151,6 +184,8 @@ def _sized(
     ends = np.full(len(varies), end)
     for op, width in _SIZED.items():
         mine = np.flatnonzero((ops == op) & (varies < end - width))
+        if not len(mine):
+            continue
         at = varies[mine] + 1
         ends[mine] = at + width + _numbers(raw, at, width, end)
     return varies, ends
@@ -208,9 +243,8 @@ def _check_instructions(ops: NDArray[np.uint8]) -> None:
         raise FlightRecordError("broken pickle: it ends in the middle")
 
 
-def _check_lengths(
-    raw: NDArray[np.uint8], starts: NDArray[np.int64], ops: NDArray[np.uint8]
-) -> None:
+def _check_lengths(code: Instructions) -> None:
+    raw, starts, ops, _ = code
     longs = starts[ops == _LONG]
     if (raw[longs + 1] > _LONGEST_INT).any():
         raise FlightRecordError("not a record: an integer of more than 64 bits")
@@ -218,27 +252,27 @@ def _check_lengths(
         raise FlightRecordError("broken pickle: more follows after its end")
 
 
-def _check_memo(raw: NDArray[np.uint8], starts: NDArray[np.int64], ops: NDArray[np.uint8]) -> None:
+def _check_memo(code: Instructions) -> None:
     """Refuse an index for which the unpickler would make room without need.
 
     Writers number all of their values, or leave it to the reader (protocol 4); where both were
     allowed, nobody could tell here under which number a value is kept.
     """
+    raw, starts, ops, values = code
     puts = starts[ops == _LONG_PUT]
-    if (_numbers(raw, puts + 1, 4, len(ops) + 1) > len(ops)).any():
+    if (_numbers(raw, puts + 1, 4, values + 1) > values).any():
         raise FlightRecordError("broken pickle: a memo index beyond all values")
     if (ops == _MEMOIZE).any() and (len(puts) or (ops == _PUT).any()):
         raise FlightRecordError("broken pickle: two ways of numbering values")
 
 
-def _check_tuples(
-    raw: NDArray[np.uint8], starts: NDArray[np.int64], ops: NDArray[np.uint8]
-) -> None:
+def _check_tuples(code: Instructions) -> None:
     """Refuse tuples of anything but scalars: no value of a record is one.
 
     Nothing that is allowed takes values off the stack but to put them into a container, so what
     lies on top is what the last instruction has pushed.
     """
+    ops = code.ops
     pushed = np.flatnonzero(_are(ops, _TUPLE))
     if not len(pushed):
         return
@@ -252,8 +286,8 @@ def _check_tuples(
         if not (_are(ops[at], _SCALARS) | got).all():
             raise FlightRecordError("not a record: a tuple that holds a container")
         gets.append(at[got])
-    wanted = _index(raw, starts, ops, np.concatenate(gets))
-    if len(wanted) and not _scalars_by_index(raw, starts, ops, wanted).all():
+    wanted = _index(code, np.concatenate(gets))
+    if len(wanted) and not _scalars_by_index(code, wanted).all():
         raise FlightRecordError("not a record: a tuple that holds a container")
 
 
@@ -270,16 +304,12 @@ def _before(ops: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
     return at
 
 
-def _scalars_by_index(
-    raw: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ops: NDArray[np.uint8],
-    wanted: NDArray[np.int64],
-) -> NDArray[np.bool_]:
+def _scalars_by_index(code: Instructions, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether all that is ever kept under an index is a number or a text."""
+    ops = code.ops
     puts = np.flatnonzero(_are(ops, _PUTS))
     implied = bool(len(puts)) and ops[puts[0]] == _MEMOIZE
-    index = np.arange(len(puts)) if implied else _index(raw, starts, ops, puts)
+    index = np.arange(len(puts)) if implied else _index(code, puts)
     plain = (puts > 0) & _are(ops[puts - 1], _SCALARS)
     scalar = np.zeros(max(index.max(initial=0), wanted.max()) + 1, np.bool_)
     scalar[index[plain]] = True
@@ -287,14 +317,10 @@ def _scalars_by_index(
     return scalar[wanted]
 
 
-def _index(
-    raw: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ops: NDArray[np.uint8],
-    at: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _index(code: Instructions, at: NDArray[np.int64]) -> NDArray[np.int64]:
     """Memo index that stands in each of these puts and gets."""
+    raw, starts, ops, values = code
     index = raw[starts[at] + 1].astype(np.int64)
     wide = (ops[at] == _LONG_PUT) | (ops[at] == _LONG_GET)
-    index[wide] = _numbers(raw, starts[at[wide]] + 1, 4, len(ops))
+    index[wide] = _numbers(raw, starts[at[wide]] + 1, 4, values)
     return index
