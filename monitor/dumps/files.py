@@ -64,8 +64,7 @@ class Source:
         """
         try:
             if self.member is None:
-                with open(self.file, "rb") as file:
-                    data = file.read(MAX_FILE + 1)
+                data = _whole(self.file)
             else:
                 with zipfile.ZipFile(self.file) as bundle, bundle.open(self.member) as file:
                     data = file.read(MAX_FILE + 1)
@@ -76,6 +75,17 @@ class Source:
         if len(data) > MAX_FILE:
             raise FlightRecordError(f"more than {MAX_FILE} bytes")
         return data
+
+
+def _whole(path: str) -> bytes:
+    """All of a file, or more than is allowed.
+
+    Not asked for `MAX_FILE` at once: room would be mapped for that, and mapped anew for each file.
+    """
+    with open(path, "rb") as file:
+        size = min(os.fstat(file.fileno()).st_size, MAX_FILE)
+        data = file.read(size + 1)
+        return data + file.read(MAX_FILE + 1 - len(data)) if len(data) > size else data
 
 
 def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:

@@ -17,9 +17,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.flight_recorder import entries, groups, safe_pickle
+from monitor.flight_recorder import alike, entries, groups, safe_pickle
 from monitor.flight_recorder.job import NONE, Backend, Payload, State, Status
 from monitor.flight_recorder.record import FlightRecordError
+from monitor.flight_recorder.rows import Rows
 
 MAX_JSON: Final = 128 << 20
 ODD: Final = (
@@ -74,6 +75,18 @@ def decode(data: bytes) -> Mapping[str, Any]:
     return value
 
 
+def read_alike(data: bytes, fewest: int = alike.FEWEST) -> Dump | None:
+    """The dump of a pickle whose entries are written alike, as `read(decode(data))` has it.
+
+    None where it has to be read in that way: it is another one, or it cannot be read at all.
+    """
+    try:
+        value = alike.document(data, fewest)
+        return None if value is None or "identity" in value else read(value)
+    except FlightRecordError:
+        return None
+
+
 def _json(data: bytes) -> Any:
     if len(data) > MAX_JSON:
         raise FlightRecordError(f"JSON of {len(data)} bytes; at most {MAX_JSON} are read")
@@ -106,9 +119,9 @@ def read(data: Mapping[str, Any]) -> Dump:
 
 def _read(data: Mapping[str, Any], version: str) -> Dump:
     rows = data.get("entries")  # the key is absent when nothing was recorded
-    if rows is not None and not isinstance(rows, list | tuple):
+    if rows is not None and not isinstance(rows, list | tuple | Rows):
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
-    table = entries.read(rows or ())
+    table = entries.read(() if rows is None else rows)
     backend = _backend(data, table.payloads)
     seen = groups.from_entries(table.groups, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: nothing that a peer could be held against

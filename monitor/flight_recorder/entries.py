@@ -43,37 +43,39 @@ class Table:
     sites: tuple[str, ...]
 
 
-def read(rows: Sequence[Any]) -> Table:
+def read(rows: Sequence[Any] | Rows) -> Table:
     """Columns of the entries; keys that a schema does not have are filled in.
 
     Raises:
         FlightRecordError: a value is not what it should be.
         TypeError, ValueError, LookupError ...: likewise, found by Python first.
     """
-    table = Rows(rows)
+    table = rows if isinstance(rows, Rows) else Rows(rows)
     group, groups = _number(_group_keys(table))
     payload, keys = payload_numbers(table)
     payloads = tuple(_payload(key) for key in keys)
-    p2p = _flags(table, "is_p2p") | _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
+    payload = table.spread(payload)
+    of_kind = _of(payload, [_is_p2p(one) for one in payloads], np.bool_)
+    p2p = table.spread(_flags(table, "is_p2p")) | of_kind
     seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
     columns: dict[str, NDArray[Any]] = {
-        "group": group,
+        "group": table.spread(group),
         "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
         "op_id": _integers(table, ("op_id",)),
-        "record": _integers(table, ("record_id", "id"), default=range(len(rows))),
+        "record": _integers(table, ("record_id", "id"), counted=True),
         "payload": payload,
-        "site": np.array([sites.of(frames) for frames in table.column("frames")], np.int32),
-        "state": np.array(
-            [_STATES.get(one, State.UNKNOWN) for one in table.column("state")], np.int8
+        "site": table.spread(
+            np.array([sites.of(frames) for frames in table.column("frames")], np.int32)
         ),
+        "state": table.spread(_states(table)),
         "p2p": p2p,
         "peer": np.where(p2p, _of(payload, [_peer(one) for one in payloads], np.int32), NONE),
         "created_ns": _times(table, "time_created_ns"),
         "started_ns": _times(table, "time_discovered_started_ns"),
         "completed_ns": _times(table, "time_discovered_completed_ns"),
     }
-    retired = _flags(table, "retired")
+    retired = table.spread(_flags(table, "retired"))
     record = columns["record"]
     if (record[1:] < record[:-1]).any():
         order = np.argsort(record, kind="stable")
@@ -142,7 +144,7 @@ def _of(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> NDArray[
 
 
 def _group_keys(rows: Rows) -> list[GroupKey]:
-    ids = _integers(rows, ("pg_id",)).tolist()
+    ids = _given(rows, "pg_id").tolist()
     known: dict[Any, tuple[str, str]] = {}
     keys = []
     for name, pg_id in zip(rows.column("process_group", ""), ids, strict=True):
@@ -199,18 +201,25 @@ def _flags(rows: Rows, key: str) -> NDArray[np.bool_]:
 
 def _times(rows: Rows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; pickles write None for an unset one and JSON writes 0."""
-    times = _int64([one or NONE for one in rows.column(key)], key)
+    times = rows.numbers(key, _int64([one or NONE for one in rows.column(key)], key))
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
-def _integers(
-    rows: Rows, keys: tuple[str, ...], default: Sequence[int] | None = None
-) -> NDArray[np.int64]:
-    """Numbers under the first of `keys` that the rows have."""
+def _given(rows: Rows, key: str) -> NDArray[np.int64]:
+    """Numbers under a key of the rows that are given out."""
+    if not rows.has(key):
+        return np.full(len(rows.column(key)), NONE, np.int64)
+    return _int64(rows.column(key), key)
+
+
+def _integers(rows: Rows, keys: tuple[str, ...], *, counted: bool = False) -> NDArray[np.int64]:
+    """Numbers under the first of `keys` that the rows have; of none, NONE or the rows counted."""
     for key in keys:
         if rows.has(key):
-            return _int64(rows.column(key), key)
-    return np.array(default if default is not None else np.full(len(rows), NONE), np.int64)
+            return rows.numbers(key, _int64(rows.column(key), key))
+    if counted:
+        return np.arange(len(rows), dtype=np.int64)
+    return rows.spread(np.full(len(rows), NONE, np.int64))
 
 
 def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:

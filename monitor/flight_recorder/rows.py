@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,11 @@ _FEWEST: Final = 2
 """`itemgetter` of a single key gives no tuple."""
 _RECENT: Final = 8
 """Payloads of one name that are looked at before a row is taken for a new one."""
-_MOST_WORK: Final = 1 << 22
+MOST_WORK: Final = 1 << 22
 """Sizes and dtypes taken from a pickle, which may name one list a million times: 0.5 s."""
-_PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
+_T = TypeVar("_T", bound=np.generic)
 PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """profiling_name, sizes in and out, dtypes in and out; hashable."""
 
@@ -55,6 +56,15 @@ class Rows:
             return [row.get(key, default) for row in self._rows]
         found = self._columns.get(key)
         return [default] * len(self._rows) if found is None else found
+
+    def spread(self, values: NDArray[_T]) -> NDArray[_T]:
+        """One value for each entry, from one for each of those that `column` gives out."""
+        return values
+
+    def numbers(self, key: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Likewise for a key whose numbers differ from entry to entry."""
+        del key
+        return values
 
 
 def _alike(rows: Sequence[dict[Any, Any]]) -> dict[Any, tuple[Any, ...]] | None:
@@ -95,10 +105,10 @@ class _Payloads:
     def _key(self, row: tuple[Any, ...]) -> PayloadKey:
         name, sizes_in, sizes_out, dtypes_in, dtypes_out = (row[0], *(one or () for one in row[1:]))
         self._work += sum(map(len, (sizes_in, sizes_out, dtypes_in, dtypes_out)))
-        if self._work <= _MOST_WORK:
+        if self._work <= MOST_WORK:
             self._work += sum(map(len, sizes_in)) + sum(map(len, sizes_out))
-        if self._work > _MOST_WORK:
-            raise FlightRecordError(f"more than {_MOST_WORK} sizes and dtypes")
+        if self._work > MOST_WORK:
+            raise FlightRecordError(f"more than {MOST_WORK} sizes and dtypes")
         key = (
             name,
             tuple(map(tuple, sizes_in)),
@@ -130,6 +140,6 @@ def payload_numbers(rows: Rows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ..
     if len(rows) and not rows.has("profiling_name"):
         raise FlightRecordError("an entry has no profiling_name")
     payloads = _Payloads()
-    columns = (rows.column("profiling_name"), *(rows.column(key) for key in _PAYLOAD))
+    columns = (rows.column("profiling_name"), *(rows.column(key) for key in PAYLOAD))
     numbers = [payloads.of(row) for row in zip(*columns, strict=True)]
     return np.array(numbers, np.int32), tuple(payloads.numbers)
