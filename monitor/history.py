@@ -483,7 +483,8 @@ class History:
                 and self.now_s - self._records[rank].at_s < self.config.record_repeat_s
             }
             if len(records) == len(members) > 1:
-                self.arrivals.take(key, self.now_s, records)
+                apart_s = self.config.record_repeat_s / 2
+                self.arrivals.take(key, self.now_s, records, apart_s=apart_s)
 
     def _push_state(self) -> None:
         """What the ranks say of their weights and losses."""
