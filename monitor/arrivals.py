@@ -109,8 +109,13 @@ class ArrivalBook:
         self.readings.clear()
         self._polls.clear()
 
-    def take(self, key: str, at_s: float, records: Mapping[RankName, FlightRecord]) -> None:
-        """Read the records of one cohort."""
+    def take(
+        self, key: str, at_s: float, records: Mapping[RankName, FlightRecord], *, apart_s: float
+    ) -> None:
+        """Read the records of one cohort, unless that was done less than `apart_s` ago."""
+        before = self.readings.get(key)
+        if before and at_s - before[-1].at_s < apart_s:
+            return
         reading = read(at_s, records)
         if reading is not None:
             self.readings.setdefault(key, deque(maxlen=_READINGS_KEPT)).append(reading)

@@ -474,14 +474,17 @@ class History:
         for key, members in cohorts:
             if not self.arrivals.suspects(members):
                 self.arrivals.calm_s[key] = self.now_s
+            if not any(isinstance(snapshot.records.get(rank), FlightRecord) for rank in members):
+                continue
             records = {
-                rank: record
+                rank: answer
                 for rank in members
-                if isinstance(record := snapshot.records.get(rank), FlightRecord)
-                and record.identity.incarnation == self.tracks[rank].identity.incarnation
+                if (answer := self.answer(self.tracks[rank])) is not None
+                and self.now_s - self._records[rank].at_s < self.config.record_repeat_s
             }
             if len(records) == len(members) > 1:
-                self.arrivals.take(key, self.now_s, records)
+                apart_s = self.config.record_repeat_s / 2
+                self.arrivals.take(key, self.now_s, records, apart_s=apart_s)
 
     def _push_state(self) -> None:
         """What the ranks say of their weights and losses."""

@@ -45,11 +45,13 @@ def wanted(history: History) -> tuple[RankName, ...]:
     """Ranks of cohorts in which somebody seems late, every `record_repeat_s`; sorted."""
     found: set[RankName] = set()
     for _, members in history.cohorts():
-        if history.arrivals.suspects(members) and all(
-            (age_s := history.record_age_s(rank)) is None or age_s >= history.config.record_repeat_s
-            for rank in members
-        ):
-            found.update(members)
+        if history.arrivals.suspects(members):
+            ages_s = {rank: history.record_age_s(rank) for rank in members}
+            found.update(
+                rank
+                for rank, age_s in ages_s.items()
+                if age_s is None or age_s >= history.config.record_repeat_s
+            )
     return tuple(sorted(found))
 
 

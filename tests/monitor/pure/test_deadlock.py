@@ -50,7 +50,7 @@ def test_a_job_in_which_all_wait_across_groups_is_told_and_nobody_is_accused() -
     assert incident.culprits == ()
     assert drive.fired[incident.id] == 37.0
     assert "nobody is missing" in incident.verdict.reason
-    assert not drive.holds
+    assert not drive.evicts
 
 
 def test_it_is_over_when_they_commit_again() -> None:
