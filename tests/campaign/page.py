@@ -71,7 +71,7 @@ def _campaign(lines: Sequence[Line]) -> str:
             "or 10 step times)"
         ),
     ]
-    return "\n".join(["## Campaign", "", *facts, "", *rows, "", _LEGEND])
+    return "\n".join(["## Campaign", "", *facts, "", *rows, "", _LEGEND, ""])
 
 
 _HEADER: Final = (
