@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import analyze, quarantine, run, status
+from monitor.commands import analyze, quarantine, run, status, stragglers
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -75,6 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
         analyze.EXAMPLES,
         analyze.add_arguments,
         analyze.run,
+    )
+    add(
+        "stragglers",
+        "who slows a job, from a table of its operations' timings",
+        stragglers.EXAMPLES,
+        stragglers.add_arguments,
+        stragglers.run,
     )
     commands.add_parser("demo", help="a whole job on this machine, with faults", add_help=False)
     return parser

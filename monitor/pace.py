@@ -11,11 +11,14 @@ unlucky. A window ends after
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
+import numpy as np
+
+from monitor import cohort
 from monitor.config import KeeperConfig
 from monitor.names import RankName, split_rank_name
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
@@ -184,25 +187,15 @@ def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
     for lane in lanes.values():
         if len(lane) < 2:
             continue
-        busy = sorted(paces[rank].busy_s for rank in lane)
-        middle = median(busy)
-        spread = 1.4826 * max(median([abs(value - middle) for value in busy]), 0.01 * middle)
-        for rank in lane:
-            value, low_s = paces[rank].busy_s, paces[rank].low_s
+        busy = np.array([paces[rank].busy_s for rank in lane])
+        low = np.array([paces[rank].low_s for rank in lane])
+        usual = cohort.usual(busy)
+        scores = cohort.z_scores(busy, low)
+        for place, rank in enumerate(lane):
             found[rank] = replace(
                 paces[rank],
-                usual_s=_median_without(busy, value),
+                usual_s=float(usual[place]),
                 cohort=len(lane),
-                z=(low_s - middle) / spread if spread > 0 else 0.0,
+                z=float(scores[place]),
             )
     return found
-
-
-def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Median of ordered values less one occurrence of `value`, in O(1)."""
-    rest = len(ordered) - 1
-    low, high = (rest - 1) // 2, rest // 2
-    # Leaving `value` out moves everything from its place on down by one.
-    after_low = ordered[low + 1] if ordered[low] >= value else ordered[low]
-    after_high = ordered[high + 1] if ordered[high] >= value else ordered[high]
-    return (after_low + after_high) / 2

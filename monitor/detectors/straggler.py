@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from monitor import cohort
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
@@ -25,7 +26,6 @@ _BASELINE_WINDOWS = 3
 _OWN_SHARE = 2 / 3
 """Of slow ranks in one group, those that work at least so long as the busiest are culprits; the
 others are slow because they wait for it inside forward and backward."""
-_SMALL_COHORT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,17 @@ def straggler(history: History) -> tuple[Verdict, ...]:
 
 def _slow(history: History, pace: Pace) -> bool:
     """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
-    config = history.config
-    return (
-        pace.cohort > 1
-        and pace.low_s > config.straggler_ratio * pace.usual_s
-        and pace.low_s - pace.usual_s > _SHARE_OF_STEP * pace.step_s
-        and (pace.cohort < _SMALL_COHORT or pace.z > config.straggler_z)
+    return bool(
+        cohort.slower(
+            pace.low_s,
+            pace.usual_s,
+            step=pace.step_s,
+            score=pace.z,
+            members=pace.cohort,
+            ratio=history.config.straggler_ratio,
+            share=_SHARE_OF_STEP,
+            least_score=history.config.straggler_z,
+        )
     )
 
 
@@ -75,7 +80,7 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
     if sum(_slow(history, pace) for pace in present) < config.straggler_slow_windows:
         return None
     start, lost_s = _episode(history, track, windows)
-    if present[-1].cohort < _SMALL_COHORT and not (
+    if present[-1].cohort < cohort.SMALL and not (
         _changed(history, track, windows[:start], present) or _persistent(history, track, windows)
     ):
         return None

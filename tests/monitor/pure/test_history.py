@@ -7,7 +7,6 @@ import pytest
 from monitor.config import KeeperConfig
 from monitor.history import History
 from monitor.names import RankName
-from monitor.pace import _median_without
 from monitor.snapshot import Failure, Unreachable
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
 
@@ -82,12 +81,3 @@ def test_a_stall_within_a_window_does_not_change_the_pace() -> None:
     drive = Drive(SimFleet(3, 1, [at(30, cpu_stall("rg_1.0", 1.5))])).run(40)
     paces = [window.paces["rg_1.0"].busy_s for window in drive.pipeline._history.pace.windows]
     assert max(paces) < 0.4
-
-
-@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 3.0], [1.0, 1.0, 5.0, 9.0], [2.0] * 5])
-def test_the_median_of_the_others_leaves_one_out(values) -> None:
-    from statistics import median
-
-    for index, value in enumerate(values):
-        others = values[:index] + values[index + 1 :]
-        assert _median_without(values, value) == median(others)
