@@ -33,7 +33,7 @@ from tests.monitor.fleet import (
 )
 from worker_server.wire import Identity
 
-SOAK = settings(max_examples=25, deadline=None, derandomize=True,
+SOAK = settings(max_examples=20, deadline=None, derandomize=True,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
 SHAPES = [(3, 1), (2, 2), (4, 1), (2, 3)]
@@ -211,7 +211,7 @@ def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Sna
     )
 
 
-@SOAK
+@settings(SOAK, max_examples=12)
 @given(
     st.sampled_from([(3, 1), (3, 2), (2, 4)]),
     st.sampled_from(sorted(FAULTS)),
@@ -259,7 +259,7 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(
 
 
 @pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2), (4, 1), (2, 4)])
-@settings(max_examples=3, deadline=None, derandomize=True,
+@settings(max_examples=2, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                  HealthCheck.large_base_example])  # fmt: skip
 @given(st.data())

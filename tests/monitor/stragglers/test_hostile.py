@@ -26,7 +26,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows, st.tuples(*[st.booleans()] * 5))
 def test_any_rows(drawn, kept) -> None:
     held = {
@@ -42,7 +42,7 @@ FLOATS = ("duration", "start_ts")
 HEAD = b"rank,stage,step,optype,duration\n"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([b"", b"PAR1", HEAD]))
 def test_any_bytes(tmp_path_factory, tail, head) -> None:
     path = Path(tmp_path_factory.getbasetemp()) / "any"

@@ -25,7 +25,7 @@ COLUMNS = [job.columns() for job in JOBS]
 REPORTS = [judge(build(columns, OPS)) for columns in COLUMNS]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, len(JOBS) - 1), st.integers(0, 2**32 - 1))
 def test_the_order_of_rows_changes_nothing(case, seed) -> None:
     order = np.random.default_rng(seed).permutation(len(COLUMNS[case]["rank"]))
@@ -33,7 +33,7 @@ def test_the_order_of_rows_changes_nothing(case, seed) -> None:
     assert judge(build(columns, OPS)) == REPORTS[case]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, len(JOBS) - 1), st.integers(0, 2**32 - 1))
 def test_other_numbers_of_ranks_change_only_names(case, seed) -> None:
     columns = COLUMNS[case]
@@ -51,7 +51,7 @@ def test_other_numbers_of_ranks_change_only_names(case, seed) -> None:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, len(JOBS) - 1), st.integers(0, 2**32 - 1), st.floats(0.0, 0.9))
 def test_leaving_rows_out_never_names_a_healthy_rank(case, seed, share) -> None:
     kept = np.random.default_rng(seed).random(len(COLUMNS[case]["rank"])) >= share
