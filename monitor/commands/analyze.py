@@ -5,22 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import io
 import json
 import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from monitor.analysis.analyse import analyse
-from monitor.analysis.finding import Analysis
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.tables import print_json
+from monitor.commands.offline import add_format, reading_bar, show, shown, status_of
 from monitor.dumps.load import load
 from monitor.flight_recorder import FlightRecordError
 from monitor.flight_recorder.job import Job
@@ -30,9 +25,6 @@ from monitor.reports.progress import concerned, named
 from monitor.reports.text import print_report
 from monitor.reports.wording import clean, group_label
 
-BROKEN: Final = 70
-"""A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
-INTERRUPTED: Final = 130
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
 
@@ -63,12 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH", help="dumps: files, folders or zips"
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="text for people (default), json for programs",
-    )
+    add_format(parser)
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write one page with graph and timeline"
     )
@@ -98,16 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, analyse, report; 1 if there is a fault."""
-    try:
-        return _run(args)
-    except (CommandError, BrokenPipeError):
-        raise
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
-        traceback.print_exc()
-        sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
-        return BROKEN
+    return status_of(lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -119,7 +97,11 @@ def _run(args: argparse.Namespace) -> int:
     analysis = analyse(job)
     if args.details:
         groups = tuple(dict.fromkeys((*groups, *concerned(analysis)[:_DETAILED])))
-    _show(job, analysis, groups, as_json=args.format == "json")
+    show(
+        as_json=args.format == "json",
+        body=lambda: report(job, analysis),
+        text=lambda console: print_report(console, job, analysis, groups),
+    )
     if args.html is not None:
         _write(args.html, page(job, analysis))
     return FAILED if analysis.findings else DONE
@@ -130,7 +112,7 @@ def _load(
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
-            raise CommandError(f"{_shown(path)}: no such file or folder", USAGE)
+            raise CommandError(f"{shown(path)}: no such file or folder", USAGE)
     try:
         with _progress() as progress:
             job = load(paths, world_size=world_size, members=members, progress=progress)
@@ -144,7 +126,7 @@ def _load(
 def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
     """Why no rank's record was read."""
     if not job.problems:
-        where = ", ".join(_shown(path) for path in paths[:3])
+        where = ", ".join(shown(path) for path in paths[:3])
         return f"no flight record in {where}: a dump's name ends in its rank"
     first = job.problems[0]
     more = f" (and {len(job.problems) - 1} more)" if len(job.problems) > 1 else ""
@@ -153,10 +135,6 @@ def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr while it is a terminal; gone when done."""
-    if not sys.stderr.isatty():
-        yield None
-        return
     columns = (
         TextColumn("reading"),
         BarColumn(),
@@ -164,9 +142,8 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
         TextColumn("files"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with reading_bar(*columns) as update:
+        yield update and (lambda done, total: update(completed=done, total=total))
 
 
 def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
@@ -188,21 +165,6 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _show(job: Job, analysis: Analysis, groups: Sequence[int], *, as_json: bool) -> None:
-    """Print it. A closed pipe (`| head`) is no failure and does not change the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows what it can
-    try:
-        if as_json:
-            print_json(report(job, analysis))
-        else:
-            terminal = sys.stdout.isatty()
-            print_report(Console(width=None if terminal else 160), job, analysis, groups)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _count(text: str) -> int:
     """A world size."""
     number = int(text)
@@ -221,33 +183,29 @@ def read_members(path: Path) -> dict[str, list[int]]:
         with path.open("rb") as file:
             held: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
-        raise CommandError(f"cannot read {_shown(path)}: {exc.strerror}", USAGE) from exc
+        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}", USAGE) from exc
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{_shown(path)} holds no JSON", USAGE) from exc
+        raise CommandError(f"{shown(path)} holds no JSON", USAGE) from exc
     if not isinstance(held, dict):
-        raise CommandError(f"{_shown(path)}: expected an object of lists of ranks", USAGE)
+        raise CommandError(f"{shown(path)}: expected an object of lists of ranks", USAGE)
     for name, ranks in held.items():
         good = isinstance(ranks, list) and all(type(one) is int and one >= 0 for one in ranks)
         if not good or len(set(ranks)) != len(ranks):
-            told = f"{_shown(path)}: {clean(name, 80)!r} is no list of different ranks"
+            told = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
             raise CommandError(told, USAGE)
     return held
 
 
 def _check_writable(path: Path) -> None:
     if path.is_dir():
-        raise CommandError(f"cannot write {_shown(path)}: it is a folder", USAGE)
+        raise CommandError(f"cannot write {shown(path)}: it is a folder", USAGE)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         why = "no such folder" if not path.parent.is_dir() else "not allowed"
-        raise CommandError(f"cannot write {_shown(path)}: {why}", USAGE)
+        raise CommandError(f"cannot write {shown(path)}: {why}", USAGE)
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise CommandError(f"cannot write {_shown(path)}: {exc.strerror}", USAGE) from exc
-
-
-def _shown(path: Path) -> str:
-    return clean(str(path), 300)
+        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}", USAGE) from exc

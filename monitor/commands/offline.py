@@ -1,0 +1,84 @@
+"""What commands that judge files have in common: their status, their output, their progress."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+
+from monitor.commands.errors import CommandError
+from monitor.commands.tables import print_json
+from monitor.reports.wording import clean
+
+BROKEN: Final = 70
+"""A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
+INTERRUPTED: Final = 130
+_WIDTH: Final = 160
+"""Columns of a report that is piped into a file."""
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """The option for programs."""
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="text for people (default), json for programs",
+    )
+
+
+def status_of(judge: Callable[[], int]) -> int:
+    """The exit status that a command has found, or that of the way in which it ended.
+
+    Raises:
+        CommandError: as the command does.
+    """
+    try:
+        return judge()
+    except (CommandError, BrokenPipeError):
+        raise
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
+        traceback.print_exc()
+        sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
+        return BROKEN
+
+
+def show(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> None:
+    """Print a report. A closed pipe (`| head`) is no failure and does not change the status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows what it can
+    try:
+        if as_json:
+            print_json(body())
+        else:
+            text(Console(width=None if sys.stdout.isatty() else _WIDTH))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def reading_bar(*columns: ProgressColumn) -> Iterator[Callable[..., None] | None]:
+    """What moves a bar on stderr, gone when done; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda **changes: bar.update(task, **changes)
+
+
+def shown(path: Path) -> str:
+    """A path in a message."""
+    return clean(str(path), 300)
