@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from monitor.reports.wording import MEANINGS, clean, counted, sentence
-from monitor.stragglers.finding import CLASSES, Confidence, Kind, Pace, Report, Verdict
+from monitor.reports.verdict import verdict
+from monitor.reports.wording import clean, counted, sentence
+from monitor.stragglers.finding import CLASSES, Kind, Pace, Report, Verdict
 from monitor.stragglers.table import Table
 from monitor.stragglers.wording import named
 from monitor.traces.sizes import Sizes, stands_for
@@ -148,28 +149,20 @@ def _read(table: Table, report: Report, sizes: Sizes) -> str:
 
 
 def _finding(table: Table, number: int, one: Verdict, sizes: Sizes) -> Iterator[RenderableType]:
-    unsure = one.confidence is Confidence.UNSURE
-    who = named(table, one.culprits) if one.culprits else "no rank accused"
-    heading = Text(f"{number}. {who}", "bold magenta" if unsure else "bold red")
-    heading.append(f": {TITLES[one.kind]}", "bold")
-    heading.append(f"  ({one.kind}, {CLASSES[one.kind]}, {one.confidence})", "dim")
-    yield heading
-    yield Padding(Text(sentence(one.reason)), (0, 0, 0, 3))
-    facts = Grid.grid(padding=(0, 2))
-    facts.add_column(style="dim", max_width=24)
-    facts.add_column(overflow="fold")
     peers = {peer for rank in one.culprits for peer in stands_for(table, sizes, rank)}
-    shared = sorted(peers) if len(peers) > len(one.culprits) else []
-    rows = [
+    shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(one.culprits) else ""
+    facts = [
         ("lost", f"{one.lost_s:.3g} s of its own beyond its peers'" if one.culprits else ""),
-        ("stands for", f"global ranks {', '.join(map(str, shared[:16]))} (tensor-parallel peers)"),
-        *one.evidence.items(),
-        ("confidence", f"{one.confidence}: {MEANINGS[one.confidence]}"),
+        ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),
+        *((clean(name, 40), clean(seen)) for name, seen in one.evidence.items()),
     ]
-    for what, seen in rows:
-        if seen and (what != "stands for" or shared):
-            facts.add_row(Text(clean(what, 40)), Text(clean(seen)))
-    yield Padding(facts, (0, 0, 0, 3))
+    return verdict(
+        number,
+        named(table, one.culprits) if one.culprits else "no rank accused",
+        TITLES[one.kind],
+        classes=(one.kind, CLASSES[one.kind]), confidence=one.confidence, reason=one.reason,
+        facts=facts, width=24,
+    )  # fmt: skip
 
 
 def _slowest(table: Table, report: Report) -> Grid:

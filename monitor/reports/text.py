@@ -10,13 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
+from monitor.analysis.finding import Analysis, Finding, Wait
 from monitor.flight_recorder.job import Job
 from monitor.flight_recorder.semantics import POINT_TO_POINT
 from monitor.reports.progress import members, offers, site, stands
 from monitor.reports.standing import Crowd, Role, crowds
+from monitor.reports.verdict import verdict
 from monitor.reports.wording import (
-    MEANINGS,
     clean,
     counted,
     ended,
@@ -25,7 +25,6 @@ from monitor.reports.wording import (
     rank_list,
     rank_word,
     read_line,
-    sentence,
     title,
     where,
     with_hosts,
@@ -66,29 +65,19 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
 
 
 def _finding(job: Job, number: int, finding: Finding) -> Iterator[RenderableType]:
-    unsure = finding.confidence is Confidence.UNSURE
-    who, what_ = title(job, finding)
-    heading = Text(f"{number}. {who}", "bold magenta" if unsure else "bold red")
-    heading.append(f": {what_}", "bold")
-    heading.append(f"  ({finding.kind}, {finding.confidence})", "dim")
-    yield heading
-    yield Padding(Text(sentence(finding.reason)), (0, 0, 0, 3))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", max_width=44)
-    facts.add_column(overflow="fold")
-    hosts = with_hosts(job, finding.culprits)
-    rows = [
+    who, what = title(job, finding)
+    facts = [
         ("shows at", where(job, finding)),
         ("victims", rank_list(job, finding.victims) if finding.victims else ""),
-        ("hosts", hosts),
+        ("hosts", with_hosts(job, finding.culprits)),
         ("process", ended(job, finding.culprits)),
-        *((clean(what, 80), clean(seen)) for what, seen in finding.evidence.items()),
-        ("confidence", f"{finding.confidence}: {MEANINGS[finding.confidence]}"),
+        *((clean(name, 80), clean(seen)) for name, seen in finding.evidence.items()),
     ]
-    for what, seen in rows:
-        if seen and seen != "-":
-            facts.add_row(Text(what), Text(seen))
-    yield Padding(facts, (0, 0, 0, 3))
+    return verdict(
+        number, who, what,
+        classes=(finding.kind,), confidence=finding.confidence, reason=finding.reason,
+        facts=facts, width=44,
+    )  # fmt: skip
 
 
 def _waits(job: Job, analysis: Analysis) -> Table:

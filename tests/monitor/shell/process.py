@@ -36,6 +36,23 @@ def lightkeeper(*words: str, timeout_s: float = 60, **env: str) -> subprocess.Co
     )
 
 
+def into_closed_pipe(*words: str) -> tuple[int, bytes]:
+    """Exit status and stderr of a command whose output nobody reads (`| head`, which is gone)."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "monitor.cli", *words],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    return ended.returncode, ended.stderr
+
+
 class Monitor:
     """`lightkeeper monitor` until it is killed."""
 

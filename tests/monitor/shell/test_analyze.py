@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import stat
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands import analyze
 from tests.corpus.cases import Case
-from tests.monitor.shell.process import ROOT, environment
+from tests.monitor.shell.process import into_closed_pipe
 
 
 @pytest.fixture(scope="module")
@@ -219,19 +218,7 @@ def test_an_interrupt_is_no_verdict(dumps: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_closed_pipe_keeps_the_status(dumps: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    ended = subprocess.run(
-        [sys.executable, "-m", "monitor.cli", "analyze", str(dumps)],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (1, b"")
+    assert into_closed_pipe("analyze", str(dumps)) == (1, b"")
 
 
 def test_an_ascii_terminal_gets_what_it_can_show(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands import stragglers
-from tests.monitor.shell.process import ROOT, environment
+from tests.monitor.shell.process import ROOT, environment, into_closed_pipe
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, write_csv, write_parquet
 
 RECORDED = [
@@ -263,19 +262,7 @@ def test_the_command_line_alone_loads_neither_pyarrow_nor_yaml() -> None:
 
 
 def test_a_closed_pipe_keeps_the_status(sick: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    ended = subprocess.run(
-        [sys.executable, "-m", "monitor.cli", "stragglers", str(sick)],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (1, b"")
+    assert into_closed_pipe("stragglers", str(sick)) == (1, b"")
 
 
 class _Terminal(io.StringIO):
