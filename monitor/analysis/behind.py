@@ -151,19 +151,13 @@ def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
         f"{who} {wording.verb(one.front, 'is', 'are')} in {what} and nobody is missing, yet "
         f"{ended}: a GPU or the network between them; the records cannot tell whose."
     )
-    return Root(
-        Finding(
-            kind=Fault.TIMED_OUT if timed_out else Fault.STUCK_INSIDE,
-            confidence=Confidence.UNSURE,
-            reason=reason,
-            between=tuple((rank,) for rank in one.front) + ((one.done,) if one.done else ()),
-            victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), one.front),
-            group=one.group,
-            sequence=one.sequence,
-            op=graph.index.op(one.row),
-            evidence=evidence_of(graph, (), (one,)),
-        ),
-        (one,),
+    return _nobodys(
+        graph,
+        one,
+        kind=Fault.TIMED_OUT if timed_out else Fault.STUCK_INSIDE,
+        members=one.front,
+        between=tuple((rank,) for rank in one.front) + ((one.done,) if one.done else ()),
+        reason=reason,
     )
 
 
@@ -171,13 +165,29 @@ def _transfer(graph: Graph, one: Stuck) -> Root:
     what = wording.collective(graph.index, one)
     who = wording.ranks(graph.index.job, one.inside)
     reason = f"{who} are both in {what}, and it does not end; the records cannot tell whose fault."
+    between = tuple((rank,) for rank in one.inside)
+    return _nobodys(
+        graph, one, kind=Fault.POINT_TO_POINT, members=one.inside, between=between, reason=reason
+    )
+
+
+def _nobodys(
+    graph: Graph,
+    one: Stuck,
+    *,
+    kind: Fault,
+    members: tuple[int, ...],
+    between: tuple[tuple[int, ...], ...],
+    reason: str,
+) -> Root:
+    """A standstill of which the records do not tell whose fault it is."""
     return Root(
         Finding(
-            kind=Fault.POINT_TO_POINT,
+            kind=kind,
             confidence=Confidence.UNSURE,
             reason=reason,
-            between=tuple((rank,) for rank in one.inside),
-            victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), one.inside),
+            between=between,
+            victims=victims_of(graph, (graph.front_node(graph.stuck.index(one)),), members),
             group=one.group,
             sequence=one.sequence,
             op=graph.index.op(one.row),
