@@ -17,6 +17,7 @@ $(STAMP): pyproject.toml
 	  || { echo "lightkeeper needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 2; }
+	@echo "setting up $(VENV): torch (CPU), TorchFT and lightkeeper; quiet for 1 to 3 minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[trainer,stacks,grafana,dev]'
