@@ -20,6 +20,7 @@ from tests.monitor.fleet import (
     crash,
     gil,
     hang,
+    jam,
     late,
     lighthouse_away,
     mismatch,
@@ -47,6 +48,8 @@ FAULTS = {
     "extra": lambda rank: mismatch(rank, "extra"), "abort": lambda rank: mismatch(rank, "abort"),
     "slow": lambda rank: slow(rank, 3.0),
 }  # fmt: skip
+ALL = {**FAULTS, "jam": lambda rank: jam(rank.partition(".")[0])}
+"""Also those that accuse nobody for certain, and so lead to no eviction."""
 
 
 @st.composite
@@ -85,9 +88,9 @@ def sick_fleets(draw):
     sick: set[str] = set()
     for _ in range(draw(st.integers(1, 4))):
         name = draw(st.sampled_from(names))
-        kind = draw(st.sampled_from(sorted(FAULTS)))
+        kind = draw(st.sampled_from(sorted(ALL)))
         at_s = draw(st.floats(15, 120))
-        script.append(at(at_s, FAULTS[kind](name)))
+        script.append(at(at_s, ALL[kind](name)))
         sick.add(name.partition(".")[0])
         if draw(st.booleans()):
             script.append(at(at_s + draw(st.floats(1, 30)), recover(name)))
@@ -180,7 +183,7 @@ def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Sna
 @settings(SOAK, max_examples=12)
 @given(
     st.sampled_from([(3, 1), (3, 2), (2, 4)]),
-    st.sampled_from(sorted(FAULTS)),
+    st.sampled_from(sorted(ALL)),
     st.permutations(range(4)),
     st.permutations(range(4)),
 )
@@ -189,7 +192,7 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(shape, kind, new, ord
     named = [n for n in new if n < groups]
     mapping = {f"rg_{old}": f"rg_{other}" for old, other in enumerate(named)}
     places = [n for n in order if n < size]
-    fleet = SimFleet(groups, size, [at(40, FAULTS[kind](f"rg_1.{size - 1}"))], noise=0.2)
+    fleet = SimFleet(groups, size, [at(40, ALL[kind](f"rg_1.{size - 1}"))], noise=0.2)
     everyone = [rank.name for rank in fleet.ranks()]
     snapshots = [fleet.snapshot(everyone if n > 40 and n % 4 == 0 else ()) for n in range(80)]
     plain, moved = Pipeline(KeeperConfig()), Pipeline(KeeperConfig())
@@ -216,7 +219,7 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(shape, kind, new, ord
         assert found == expected
         assert {other_name(r): h for r, h in before.rank_health.items()} == after.rank_health
         said += len(after.verdicts)
-    without_effect = size == 1 and kind in ("mismatch", "extra", "abort")  # needs a peer
+    without_effect = size == 1 and kind in ("mismatch", "extra", "abort", "jam")  # needs a peer
     assert (said > 0) is not without_effect
 
 
