@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
 
-.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard format dashboards
+.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign soak format dashboards
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -57,6 +57,12 @@ fuzz: setup  ## flight-record parsers, coverage-guided: bytes and odd values, fi
 
 scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults; writes docs/scoreboard.md (5 minutes)
 	LIGHTKEEPER_COMMAND="make scoreboard" $(BIN)/python -m tests.corpus.scoreboard $(ARGS)
+
+campaign: setup  ## every fault class on real fleets, 20 runs each; writes docs/campaign.md (3 hours; --resume)
+	LIGHTKEEPER_COMMAND="make campaign" $(BIN)/python -m tests.campaign --resume $(ARGS)
+
+soak: setup  ## healthy training with pauses, contention, monitor restarts; docs/campaign.md (30 minutes a shape)
+	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m tests.campaign.soak $(ARGS)
 
 format: setup  ## rewrite in the project's format
 	$(BIN)/ruff check --fix .

@@ -97,6 +97,8 @@ def add_itself(board: dashboard.Dashboard) -> dashboard.Dashboard:
     crashes = f"lightkeeper_detector_failures_total{{{MONITOR}}}"
     writes = f"lightkeeper_store_errors_total{{{MONITOR}}}"
     late = f"lightkeeper_tick_lateness_seconds{{{MONITOR}}}"
+    doubt = f"lightkeeper_self_health_scale{{{MONITOR}}}"
+    works = f"lightkeeper_detector_up{{{MONITOR}}}"
     slow_tick = f"histogram_quantile(0.95, sum by (le) (rate({tick}[$__rate_interval])))"
     return board.with_row(
         dashboard.Row("The keeper itself")
@@ -134,6 +136,16 @@ def add_itself(board: dashboard.Dashboard) -> dashboard.Dashboard:
                 Query(f"sum(increase({writes}[$__rate_interval]))", "errors"),
                 width=6,
                 says="Decisions that could not be stored. Look at the disk of the monitor's store.",
+            )
+        )
+        .with_panel(
+            lines(
+                "Doubts itself",
+                Query(f"max({doubt})", "thresholds times"),
+                Query(f"min by (detector) ({works}) < 1", "{{detector}} does not work"),
+                width=24,
+                says="What thresholds are multiplied by because the monitor was late, cut off or "
+                "starved; 1 when it is well. A detector that does not work is at 0.",
             )
         )
     )

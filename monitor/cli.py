@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import analyze, quarantine, run, status, stragglers
+from monitor.commands import analyze, notify, quarantine, replay, run, status, stragglers
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -21,6 +21,7 @@ examples:
   lightkeeper status                                       what the monitor sees
   lightkeeper incidents                                    what went wrong, and what was done
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
+  lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
 
 every command explains itself: lightkeeper COMMAND --help
 """
@@ -70,6 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine.run,
     )
     add(
+        "notify",
+        "test the messages to people and pagers",
+        notify.EXAMPLES,
+        notify.add_arguments,
+        notify.run,
+    )
+    add(
         "analyze",
         "who hangs a job, from its flight-record dumps",
         analyze.EXAMPLES,
@@ -82,6 +90,13 @@ def build_parser() -> argparse.ArgumentParser:
         stragglers.EXAMPLES,
         stragglers.add_arguments,
         stragglers.run,
+    )
+    add(
+        "replay",
+        "decide over a monitor's journal again, or what if",
+        replay.EXAMPLES,
+        replay.add_arguments,
+        replay.run,
     )
     commands.add_parser("demo", help="a whole job on this machine, with faults", add_help=False)
     return parser

@@ -49,6 +49,22 @@ class KeeperConfig:
     """A rank whose WorkerServer is silent so long, while its own group is stuck in a collective
     and nobody else explains it, is taken for the culprit. Lower confuses a lost sidecar with
     a lost host."""
+    habit_factor: float = 2.0
+    """A pause that the job has made before is excused for this many times as long: evaluations and
+    checkpoints vary. Lower accuses the next longer one; higher finds a hang in its place later."""
+    habit_half_life_s: float = 3600.0
+    """After so long without another, a learned pause counts half (a pause that comes again keeps
+    twice the time between two). Shorter forgets an hourly evaluation, longer keeps the memory of
+    a hang that ended by itself."""
+    long_phase_factor: float = 10.0
+    """A declared long phase is excused for this many times its usual length, once it was seen three
+    times, instead of for `long_phase_budget_s`."""
+    long_phase_floor_s: float = 60.0
+    """No declared long phase is called hung before: storage has bad minutes."""
+    running_factor: float = 3.0
+    """A rank whose main thread runs (state R) or waits for the disk (D) while it stands still gets
+    so many times as long: an undeclared pause looks like that, and so does a process that gets no
+    CPU; hangs mostly sleep. Lower accuses compilations, higher finds endless loops later."""
     hang_sweeps: int = 2
     """Consecutive sweeps with the same verdict before it counts: snapshots are skewed."""
 
@@ -74,10 +90,17 @@ class KeeperConfig:
     their flight records. Lower reads records (8 to 18 ms of CPU a rank) of healthy ranks."""
     mismatch_sweeps: int = 2
     """As `hang_sweeps`."""
+    stuck_inside_s: float = 45.0
+    """A group all of whose ranks stand in the same collective for so long, while all other groups
+    wait for it, is accused as a whole. Under TorchFT's 60 s, after which the others give up;
+    lower accuses slow transfers, of which it is told earlier without accusing anybody."""
     record_fresh_s: float = 60.0
     """Older flight records are no evidence for what happens now."""
     record_repeat_s: float = 10.0
     """A suspicion that lasts reads the records again after so long."""
+    sample_s: float = 30.0
+    """The flight records of a small healthy group are read and compared so often, for mismatches
+    that hang nothing; 0: never. At 8 to 18 ms of a rank's CPU it costs it under 0.1 %."""
 
     # -- straggler: monitor.detectors.straggler --------------------------------------------
     window_s: float = 5.0
@@ -102,11 +125,59 @@ class KeeperConfig:
     restart_quiet_s: float = 15.0
     """After a group (re)started or died, its host's CPU is busy: windows do not count."""
 
+    # -- Lighthouse away: monitor.detectors.lighthouse_away ---------------------------------
+    lighthouse_away_s: float = 10.0
+    """A Lighthouse that does not answer for so long is away. It starts again within 1 to 2 s, and
+    forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""
+
+    # -- replica lag: monitor.detectors.replica_lag ------------------------------------------
+    lag_window_s: float = 300.0
+    """Heals, failed commits and entries are remembered for so long: a loop of restarts turns once
+    in 20 to 60 s (a rejoin takes 17 to 20 s, facts/torchft.md). Longer adds up what has nothing to
+    do with each other."""
+    lag_heals: int = 4
+    """Heals of one group within the window, its joining not counted, that make a loop."""
+    lag_heal_commits: int = 10
+    """Commits of the group to each of these heals, at most: a heal now and then is none."""
+    lag_certain_heals: int = 8
+    """Heals from which a loop that its own ranks show may evict: each has cost every group a new
+    process group (0.1 to some s), together more than an eviction does (`eviction_cost_s`)."""
+    lag_failures: int = 5
+    """Commits of one group that failed within the window, at least one to two that went through (a
+    group that fails and heals by turns has as many). One fault of another group fails 1 to 4
+    (timeouts until the quorum has forgotten it)."""
+    lag_entries: int = 4
+    """Times that one group comes into the quorum again within the window. An eviction, a crash
+    and a restart by hand are one each."""
+    lag_quorums: int = 20
+    """Quorums within the window beyond those that somebody's coming or leaving explains: then the
+    quorum flaps, though nobody is seen to. A group that fails and heals by turns makes two or three
+    a turn, and is named before."""
+    lag_absent_s: float = 120.0
+    """A group that beats and works, and is in no quorum for so long while others commit, does not
+    take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
+    group that joins is let in at the others' next step, at the latest after one of these."""
+
+    # -- state corrupt: monitor.detectors.corrupt -------------------------------------------
+    spoilt_attempts: int = 3
+    """Attempts in a row that are not finite before a group is put out. One is often the data's, or
+    a loss scaler's; a vote against the commit has made it harmless. Lower evicts for those;
+    higher lets a broken host cost each step its share."""
+    spell_shown_s: float = 20.0
+    """Numbers that were not finite are told for so long after they are again."""
+    corrupt_sweeps: int = 2
+    """As `hang_sweeps`. A fingerprint has been confirmed by a second one before."""
+    spike_z: float = 8.0
+    """Robust z-score at which a loss has jumped. Lower tells of uneven batches."""
+
     # -- incidents -------------------------------------------------------------------------
     clear_s: float = 3.0
     """A fault not seen for so long, its ranks progressing, has passed by itself."""
     straggler_clear_s: float = 30.0
     """The same for a straggler, which is seen by windows only."""
+    lag_clear_s: float = 60.0
+    """A replica lag whose last turn is so long ago, and that is not seen for half as long, has
+    ended: a loop has turns that last seconds to a minute."""
     keep_resolved_s: float = 3600.0
     """Resolved incidents are shown, and their signatures remembered, for so long."""
     follow_s: float = 600.0
@@ -122,10 +193,14 @@ class KeeperConfig:
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""
     breaker_share: float = 1 / 3
     """Share of the groups that may be accused at once before nobody is evicted (at least 1)."""
+    # The monitor's own health: monitor.self_health.
     lateness_ticks: float = 2.0
     """A tick this many ticks late is the monitor's own sickness."""
     unreachable_share: float = 0.2
-    """More targets silent in one tick, at least 2, is the monitor's own sickness."""
+    """More targets silent in one tick, at least 2 and on 2 hosts, is the monitor's own sickness."""
+    starved_share: float = 0.5
+    """A thread of the monitor that waits for a core for more of a tick makes it doubt itself: half
+    of a tick is near the deadline of a sweep (0.8 of it). Lower doubts on every busy host."""
     eviction_cost_s: float = 15.0
     """What heal and restart cost; a straggler goes once it has cost more (ski rental)."""
     eviction_ack_s: float = 10.0
@@ -138,6 +213,34 @@ class KeeperConfig:
     crash_loop_after: int = 2
     """The same for faults that a host may have caused."""
 
+    # -- evidence: monitor.evidence --------------------------------------------------------
+    evidence_deadline_s: float = 3.0
+    """All answers of one capture together; an eviction waits half a second more at most. A rank
+    answers in 5 to 45 ms, py-spy takes 20 ms; higher waits for hosts that will not answer."""
+    evidence_fresh_s: float = 5.0
+    """Evidence younger than this serves an eviction too; older is taken again right before it."""
+    evidence_ranks: int = 64
+    """Ranks asked for one incident: the culprits' groups first, then victims."""
+    evidence_mib: float = 64.0
+    """Of the answers of one capture, held in memory meanwhile; a rank with full records has 1 to
+    3 MiB. The zip has about a tenth of it."""
+    evidence_count: int = 200
+    """Bundles kept; 0 takes no evidence at all."""
+    evidence_days: float = 30.0
+    """For how long bundles are kept."""
+    evidence_total_mib: int = 1024
+    """Of all bundles on disk; the oldest go first, the newest stays."""
+
+    # -- notify: monitor.notify ------------------------------------------------------------
+    notify_hold_s: float = 10.0
+    """A guard that holds an eviction back for so long needs a person. Lower pages for what
+    passes by itself."""
+    notify_give_up_s: float = 3600.0
+    """A message that could not be delivered for so long is no news any more: it is dropped."""
+    notify_expire_s: float = 300.0
+    """Alertmanager ends an alert that was not sent again for so long; it is sent four times as
+    often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
+
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -148,6 +251,12 @@ class KeeperConfig:
                 f"straggler_slow_windows is {self.straggler_slow_windows}, "
                 f"expected at most straggler_windows ({self.straggler_windows})"
             )
+
+    @staticmethod
+    def limited(name: str, value: float) -> float:
+        """A value for this option, not beyond its range."""
+        low, high = _RANGES[name]
+        return min(max(value, low), high)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KeeperConfig:
@@ -174,6 +283,11 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "long_phase_budget_s": (0, _DAY),
     "healing_budget_s": (0, _DAY),
     "silent_s": (1, _DAY),
+    "habit_factor": (1, 1000),
+    "habit_half_life_s": (1, 30 * _DAY),
+    "long_phase_factor": (1, 1e6),
+    "long_phase_floor_s": (0, _DAY),
+    "running_factor": (1, 1000),
     "hang_sweeps": (1, 100),
     "dead_observations": (1, 100),
     "death_slack_s": (0.0, 60.0),
@@ -182,8 +296,10 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "job_end_s": (0, _DAY),
     "mismatch_suspect_s": (0.1, _DAY),
     "mismatch_sweeps": (1, 100),
+    "stuck_inside_s": (1, _DAY),
     "record_fresh_s": (1, _DAY),
     "record_repeat_s": (0, _DAY),
+    "sample_s": (0, _DAY),
     "window_s": (0.5, 3600),
     "window_steps": (1, 1e6),
     "window_limit_s": (1, _DAY),
@@ -194,8 +310,22 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "straggler_slow_windows": (1, 100),
     "persistent_windows": (1, 200),
     "restart_quiet_s": (0, 3600),
+    "spoilt_attempts": (1, 1e6),
+    "spell_shown_s": (0, 3600),
+    "corrupt_sweeps": (1, 100),
+    "spike_z": (1, 1000),
     "clear_s": (0, 3600),
     "straggler_clear_s": (0, 3600),
+    "lag_window_s": (10, _DAY),
+    "lag_heals": (2, 1000),
+    "lag_heal_commits": (1, 1e6),
+    "lag_certain_heals": (2, 1e6),
+    "lag_failures": (2, 1e6),
+    "lag_entries": (2, 1000),
+    "lag_quorums": (2, 1e6),
+    "lag_absent_s": (1, _DAY),
+    "lighthouse_away_s": (1, _DAY),
+    "lag_clear_s": (0, _DAY),
     "keep_resolved_s": (60, 30 * _DAY),
     "follow_s": (0, _DAY),
     "min_replicas": (1, 1e6),
@@ -204,9 +334,20 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "breaker_share": (0, 1),
     "lateness_ticks": (0.1, 1000),
     "unreachable_share": (0, 1),
+    "starved_share": (0, 1),
     "eviction_cost_s": (0, _DAY),
     "eviction_ack_s": (1, 3600),
     "eviction_deadline_s": (1, 3600),
     "program_bug_after": (1, 1000),
     "crash_loop_after": (1, 1000),
+    "evidence_deadline_s": (0.1, 60),
+    "evidence_fresh_s": (0, 3600),
+    "evidence_ranks": (1, 4096),
+    "evidence_mib": (1, 4096),
+    "evidence_count": (0, 1e6),
+    "evidence_days": (0.01, 36500),
+    "evidence_total_mib": (1, 1e7),
+    "notify_hold_s": (0, _DAY),
+    "notify_give_up_s": (1, 30 * _DAY),
+    "notify_expire_s": (4, _DAY),
 }

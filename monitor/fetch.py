@@ -13,8 +13,8 @@ import errno
 import ssl
 import threading
 import time
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,8 @@ class Answer:
     content_type: str
     seconds: float
     """From asking to the last byte."""
+    retry_after_s: float | None = None
+    """What the server asked for, where it did so in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,13 @@ class Question:
     max_bytes: int
     method: str = "GET"
     json: Mapping[str, Any] | None = None
+    body: bytes | None = None
+    """Instead of `json`, as it stands."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     token: str | None = field(default=None, repr=False)
     """Sent to this URL and nowhere else: redirects are not followed."""
+    meter: Callable[[int], None] | None = None
+    """Told of every piece of the body, on the loop; may raise `FetchError` to end the request."""
 
 
 class CaError(Exception):
@@ -83,12 +90,27 @@ def trust(ca_file: Path) -> ssl.SSLContext:
         raise CaError(f"cannot use --ca-file {ca_file}: {why}") from exc
 
 
+def trust_also(ca_file: Path) -> ssl.SSLContext:
+    """Trust the authorities of this file and those that the system trusts.
+
+    Raises:
+        CaError: it cannot be read or holds none.
+    """
+    trust(ca_file)
+    made = ssl.create_default_context()
+    made.load_verify_locations(cafile=ca_file)
+    return made
+
+
 class Fetcher:
     """Owns the loop, its thread and the connections. Close it when done."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: whom to trust for https; None: whom the system trusts."""
+    def __init__(self, tls: ssl.SSLContext | None = None, *, proxies: bool = False) -> None:
+        """`tls`: whom to trust for https; None: whom the system trusts. `proxies`: whether
+        HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the environment are used.
+        """
         self._tls = tls
+        self._proxies = proxies
         self._loop = asyncio.new_event_loop()
         self._resolvers = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         self._loop.set_default_executor(self._resolvers)
@@ -105,6 +127,7 @@ class Fetcher:
                 ssl=True if self._tls is None else self._tls,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=self._proxies,
             timeout=aiohttp.ClientTimeout(total=None),  # each question brings its own deadline
             auto_decompress=False,  # a small body that unpacks to a huge one is still small
             headers={"Accept-Encoding": "identity", "User-Agent": "lightkeeper"},
@@ -126,6 +149,8 @@ class Fetcher:
         except FutureTimeoutError as exc:
             asked.cancel()
             raise FetchError(Failure.TIMEOUT, "the monitor's own loop is late") from exc
+        except CancelledError as exc:
+            raise FetchError(Failure.TIMEOUT, "the monitor is being stopped") from exc
 
     async def fetch(self, question: Question) -> Answer:
         """Ask, on the loop.
@@ -154,17 +179,22 @@ class Fetcher:
             raise FetchError(Failure.GARBAGE, _short(exc)) from exc
 
     async def _exchange(self, question: Question, began: float) -> Answer:
-        headers = {} if question.token is None else {"Authorization": f"Bearer {question.token}"}
+        headers = dict(question.headers)
+        if question.token is not None:
+            headers["Authorization"] = f"Bearer {question.token}"
         async with self._session.request(
             question.method,
             question.url,
             json=question.json,
+            data=question.body,
             headers=headers,
             allow_redirects=False,
         ) as response:
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
+                if question.meter is not None:
+                    question.meter(len(chunk))
                 if len(body) > question.max_bytes:
                     response.close()
                     raise FetchError(Failure.GARBAGE, f"body over {question.max_bytes} bytes")
@@ -173,6 +203,7 @@ class Fetcher:
                 body=bytes(body),
                 content_type=response.headers.get("Content-Type", "application/octet-stream"),
                 seconds=time.monotonic() - began,
+                retry_after_s=_seconds(response.headers.get("Retry-After", "")),
             )
 
     def close(self) -> None:
@@ -193,6 +224,10 @@ class Fetcher:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._session.close()
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
 
 
 def _short(exc: BaseException) -> str:

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.severity import severity_of
 
 
 class IncidentError(ValueError):
@@ -80,6 +81,8 @@ class Incident:
     last_seen_s: float
     resolution: str | None = None
     """Why it ended; None while open."""
+    severity: Severity = Severity.WARNING
+    """Of the latest verdict."""
 
     @property
     def open(self) -> bool:
@@ -100,6 +103,7 @@ def incident_to_json(incident: Incident) -> dict[str, Any]:
         "groups": list(incident.groups),
         "replica_ids": list(incident.replica_ids),
         "incarnations": list(incident.incarnations),
+        "severity": incident.severity.value,
         "reason": verdict.reason,
         "confidence": verdict.confidence.value,
         "since_s": verdict.since_s,
@@ -132,7 +136,19 @@ def _incident(data: Mapping[str, Any]) -> Incident:
     culprits = tuple(RankName(str(rank)) for rank in data["culprits"])
     groups = tuple(GroupName(str(group)) for group in data["groups"])
     signature = str(data["signature"])
-    resolution = data["resolution"]
+    resolution, told = data["resolution"], data.get("severity")  # stores before 0.2 have none
+    verdict = Verdict(
+        kind=kind,
+        culprits=culprits,
+        groups=groups,
+        reason=str(data["reason"]),
+        confidence=Confidence(data["confidence"]),
+        since_s=float(data["since_s"]),
+        victims=tuple(RankName(str(rank)) for rank in data["victims"]),
+        evidence={str(key): str(value) for key, value in data["evidence"].items()},
+        lost_s=float(data["lost_s"]),
+        signature=signature,
+    )
     return Incident(
         id=IncidentId(str(data["id"])),
         kind=kind,
@@ -143,18 +159,7 @@ def _incident(data: Mapping[str, Any]) -> Incident:
         groups=groups,
         replica_ids=tuple(ReplicaId(str(replica)) for replica in data["replica_ids"]),
         incarnations=tuple(str(incarnation) for incarnation in data["incarnations"]),
-        verdict=Verdict(
-            kind=kind,
-            culprits=culprits,
-            groups=groups,
-            reason=str(data["reason"]),
-            confidence=Confidence(data["confidence"]),
-            since_s=float(data["since_s"]),
-            victims=tuple(RankName(str(rank)) for rank in data["victims"]),
-            evidence={str(key): str(value) for key, value in data["evidence"].items()},
-            lost_s=float(data["lost_s"]),
-            signature=signature,
-        ),
+        verdict=verdict,
         milestones=_milestones(data["milestones"]),
         story=tuple(
             Transition(float(line["at_s"]), str(line["to"]), str(line["reason"]))
@@ -162,6 +167,7 @@ def _incident(data: Mapping[str, Any]) -> Incident:
         ),
         last_seen_s=float(data["last_seen_s"]),
         resolution=None if resolution is None else str(resolution),
+        severity=severity_of(verdict) if told is None else Severity(told),
     )
 
 

@@ -10,31 +10,39 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from monitor.chronicle import Chronicle
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
 from monitor.evictors import Accused, Evictors, Order
+from monitor.evidence import Evidence
+from monitor.journal.writer import Journal
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.names import GroupName, IncidentId, RankName
+from monitor.notify import Known, Office
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Poller, Sweep
 from monitor.quarantine import Quarantine
+from monitor.self_health import Condition
 from monitor.snapshot import (
+    NO_LIGHTHOUSE,
     Failure,
     LighthouseAway,
     LighthouseView,
     Snapshot,
     Unreachable,
+    Vitals,
 )
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
+from monitor.vitals import VitalSigns
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +50,8 @@ _SWEEP_SHARE: Final = 0.8
 """Of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
+_STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
+"""Kinds whose culprits do not move: one that moves has recovered."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop that is later than this is broken: the tick goes on without it."""
 
@@ -69,6 +79,10 @@ class Parts:
     evictors: Evictors
     instruments: Instruments
     targets_file: TargetsFile | None = None
+    vitals: VitalSigns | None = None
+    evidence: Evidence | None = None
+    notify: Office | None = None
+    journal: Journal | None = None
 
 
 class Keeper:
@@ -81,6 +95,7 @@ class Keeper:
         self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
+        self._past: tuple[RankName, ...] = ()
         self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
         self._broken: dict[str, str] = {}
         self._view: View | None = None
@@ -106,7 +121,8 @@ class Keeper:
 
     def tick(self, lateness_s: float = 0.0) -> None:
         """Observe, decide, act, once. Never raises."""
-        began_s = self._parts.clock.now_s()
+        parts = self._parts
+        began_s = parts.clock.now_s()
         self._tick += 1
         with self._part("targets"):
             self._refresh_targets()
@@ -115,10 +131,18 @@ class Keeper:
             snapshot = self._observe(began_s, lateness_s)
         if snapshot is not None:
             result = self._decide(snapshot)
+            if evidence := self._parts.evidence:
+                with self._part("evidence"):
+                    evidence.take(snapshot, result.incidents, result.changed)
             with self._part("act"):
                 self._act(result, snapshot)
+            with self._part("notify"):
+                self._tell(snapshot)
             with self._part("view"):
                 self._show(snapshot, result)
+            with self._part("journal"):  # last, so that its thread works while this one sleeps
+                if parts.journal is not None:
+                    parts.journal.take(snapshot, result, self._broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 
@@ -154,20 +178,25 @@ class Keeper:
             deadline_s=self._deadline_s,
             wanted=self._wanted,
             unidentified=parts.registry.unidentified(),
+            past=self._past,
         )
-        lighthouse: LighthouseView | LighthouseAway = LighthouseAway("none configured")
+        lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
             lighthouse = page.result(timeout=self._deadline_s + _LOOP_LATE_S)
+        # a sweep that took much longer than it may was interrupted: what it saw is old
+        overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
             tick=self._tick,
-            lateness_s=lateness_s,
+            lateness_s=max(lateness_s, overdue_s),
             observations=sweep.observations,
             lighthouse=lighthouse,
             records=sweep.records,
             evictions=parts.evictors.progress(),
+            steps=sweep.steps,
+            vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
         )
 
     def _learn(self, sweep: Sweep) -> None:
@@ -187,14 +216,25 @@ class Keeper:
 
     def _decide(self, snapshot: Snapshot) -> TickResult:
         """The judge's result; when it crashes, the last incidents and no decision."""
-        result = TickResult(snapshot.now_s, incidents=self._result.incidents)
+        result = self._undecided(snapshot.now_s)
         with self._part("decide"):
             result = self._parts.judge.tick(snapshot)
         for detector in result.detector_failures:
             self._parts.instruments.detector_failures.labels(detector).inc()
-        self._wanted = result.wants_records
+        self._wanted, self._past = result.wants_records, result.wants_steps
         self._result = result
         return result
+
+    def _undecided(self, now_s: float) -> TickResult:
+        """A tick that nobody judged: every kind of fault is unknown."""
+        last = self._result
+        return TickResult(
+            now_s,
+            incidents=last.incidents,
+            detectors=dict.fromkeys(last.detectors, False),
+            unknown={kind.value: "the judgement of this tick crashed" for kind in Kind},
+            health=last.health,
+        )
 
     # -- act ----------------------------------------------------------------------------------
 
@@ -212,11 +252,20 @@ class Keeper:
         parts.store.flush()
         for decision in result.decisions:
             if isinstance(decision, Evict):
-                parts.evictors.submit(self._order(decision, snapshot))
+                order = self._order(decision, snapshot)
+                parts.evictors.submit(self._witnessed(order))
             else:
                 parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        """What people should know now; the couriers see what is new."""
+        office, chronicle = self._parts.notify, self._chronicle
+        if office is not None:
+            evictions = chronicle.evictions().values()
+            known = (chronicle.incidents(), chronicle.decisions(), evictions)
+            office.push(Known(snapshot.now_s, *known))
 
     def _log(self, decision: Decision) -> None:
         match decision:
@@ -233,7 +282,29 @@ class Keeper:
             asked_s=snapshot.now_s,
             author=author,
             refused=self._restarted(evict, snapshot),
+            stood=self._stood(evict, snapshot),
         )
+
+    def _stood(self, evict: Evict, snapshot: Snapshot) -> dict[RankName, int]:
+        """Culprits of a standstill, and how many phases they had changed by this tick."""
+        incident = self._chronicle.get(evict.incident_id)
+        if incident is None or incident.kind not in _STANDSTILLS:
+            return {}
+        found = {one.rank: one.report for one in snapshot.observations if one.report is not None}
+        steps = {rank: found[rank].step for rank in incident.culprits if rank in found}
+        stood = {rank: step.progress for rank, step in steps.items() if step is not None}
+        return stood if len(stood) == len(incident.culprits) else {}
+
+    def _witnessed(self, order: Order) -> Order:
+        """With the evidence for which it waits; without, when that crashes."""
+        evidence, evict = self._parts.evidence, order.evict
+        if evidence is not None and order.refused is None:
+            with self._part("witness"):
+                incident = self._chronicle.get(evict.incident_id)
+                ticket = evidence.before_eviction(evict, incident, order.author)
+                if ticket is not None:
+                    return replace(order, evidence=ticket.wait)
+        return order
 
     def _restarted(self, evict: Evict, snapshot: Snapshot) -> str | None:
         """Why this group is not the one that was accused any more."""
@@ -270,30 +341,41 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
+        incidents = self._chronicle.incidents()
         self._view = View(
             snapshot=snapshot,
             result=result,
             observe=parts.config.observe,
-            incidents=self._chronicle.incidents(),
+            incidents=incidents,
             decisions=self._chronicle.decisions(),
             evictions=self._chronicle.evictions(),
+            bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
-            troubles=tuple(self._troubles(snapshot, result)),
+            troubles=tuple(self._troubles(result)),
         )
 
-    def _troubles(self, snapshot: Snapshot, result: TickResult) -> Iterator[str]:
+    def _troubles(self, result: TickResult) -> Iterator[str]:
         yield from self._notes
-        if snapshot.lateness_s > 2 * self._parts.config.tick_s:
-            yield f"the monitor is late by {snapshot.lateness_s:.1f} s: is its host overloaded?"
+        for condition, seen in result.health.conditions.items():
+            told = condition is Condition.CANNOT_WRITE and self._parts.store.last_error is not None
+            if not told:  # the store says it better
+                yield f"the monitor doubts itself ({condition}): {seen}"
         if (error := self._parts.store.last_error) is not None:
             waiting = self._parts.store.pending
             yield f"the store does not take writes ({error}): {waiting} kept in memory"
+        if self._parts.evidence is not None:
+            yield from self._parts.evidence.troubles()
+        if self._parts.notify is not None:
+            yield from self._parts.notify.troubles()
+        if self._parts.journal is not None:
+            yield from self._parts.journal.troubles()
         for part, problem in sorted(self._broken.items()):
             yield f"{part} failed: {problem}"
         for detector, problem in sorted(result.detector_failures.items()):
-            yield f"detector {detector} crashed: {problem}"
+            if not any(problem in why for why in result.unknown.values()):
+                yield f"{detector} crashed: {problem}"  # the others are told as unknown
 
     # -- by hand ------------------------------------------------------------------------------
 
@@ -313,5 +395,6 @@ class Keeper:
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
         self._parts.store.save_decision(evict, self._parts.clock.now_s())
         self._parts.store.flush()
-        self._parts.evictors.submit(self._order(evict, view.snapshot, author="a person"))
+        order = self._order(evict, view.snapshot, author="a person")
+        self._parts.evictors.submit(self._witnessed(order))
         return incident_id

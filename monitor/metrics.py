@@ -19,8 +19,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from monitor.incident import Incident, Milestones
+from monitor.journal.writer import Stats
 from monitor.names import split_rank_name
 from monitor.pipeline import RankHealth
+from monitor.self_health import Condition
 from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.view import View, groups_of
 
@@ -92,6 +94,40 @@ class Instruments:
             registry=made,
         )
 
+        self.evidence = Counter(
+            "lightkeeper_evidence_captures_total",
+            "Captures of evidence, by moment (firing, eviction) and outcome.",
+            ("moment", "outcome"),
+            registry=made,
+        )
+        self.evidence_seconds = Histogram(
+            "lightkeeper_evidence_capture_seconds",
+            "Seconds until the ranks concerned had answered, or the deadline was over.",
+            buckets=_TICK_BUCKETS,
+            registry=made,
+        )
+        self.evidence_bytes = Counter(
+            "lightkeeper_evidence_written_bytes_total",
+            "Bytes of bundles written.",
+            registry=made,
+        )
+        self.evidence_stored = LiveGauge(
+            "lightkeeper_evidence_stored_bytes", "Bytes of bundles on disk.", registry=made
+        )
+
+        self.notifications = Counter(
+            "lightkeeper_notifications_total",
+            "Messages to people, by sink and outcome: sent, failed (tried again), dropped.",
+            ("sink", "outcome"),
+            registry=made,
+        )
+        self.notify_pending = LiveGauge(
+            "lightkeeper_notifications_pending",
+            "Messages that wait for a sink.",
+            ("sink",),
+            registry=made,
+        )
+
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""
         known = {incident.id: incident for incident in before}
@@ -151,6 +187,32 @@ class ViewCollector(Collector):
             yield from _groups(view)
             yield from _lighthouse(view)
             yield from _incidents(view)
+            yield from _self(view)
+
+
+class JournalCollector(Collector):
+    """What the journal wrote and lost."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        stats = self._stats()
+        for name, text, value in (
+            ("ticks", "Ticks written to the journal.", stats.ticks),
+            ("lost_ticks", "Ticks that the journal's disk did not take.", stats.lost),
+            ("written_bytes", "Bytes written to the journal, compressed.", stats.bytes),
+        ):
+            counter = CounterMetricFamily(f"lightkeeper_journal_{name}", text)
+            counter.add_metric((), value)
+            yield counter
+        failing = float(stats.problem is not None)
+        yield _gauge("journal_failing", "1 while the journal is not written.", (), [((), failing)])
 
 
 Row = tuple[tuple[str, ...], float]
@@ -225,9 +287,25 @@ def _lighthouse(view: View) -> Iterator[Metric]:
         yield _gauge("quorum_participants", text, (), [((), members)])
 
 
+def _self(view: View) -> Iterator[Metric]:
+    """What the monitor knows of itself."""
+    result = view.result
+    up = [((name,), float(works)) for name, works in sorted(result.detectors.items())]
+    text = "1 while the detector works; 0: it crashed in the last tick, its fault is unknown."
+    yield _gauge("detector_up", text, ("detector",), up)
+    states = [((str(one),), float(one is result.health.state)) for one in Condition]
+    text = "1 for the state of the monitor's own health, 0 for the others."
+    yield _gauge("self_health", text, ("state",), states)
+    text = "What thresholds are multiplied by because the monitor doubts itself; 1 when well."
+    yield _gauge("self_health_scale", text, (), [((), result.health.scale)])
+
+
 def _incidents(view: View) -> Iterator[Metric]:
-    tally = Tally((str(one.kind), str(one.state)) for one in view.incidents if one.open)
+    tally = Tally(
+        (str(one.kind), str(one.state), str(one.severity)) for one in view.incidents if one.open
+    )
     rows = [(labels, float(count)) for labels, count in sorted(tally.items())]
-    yield _gauge("incidents", "Open incidents, by kind and state.", ("kind", "state"), rows)
+    text = "Open incidents, by kind, state and severity (info, warning, critical)."
+    yield _gauge("incidents", text, ("kind", "state", "severity"), rows)
     hosts = float(len(view.quarantine))
     yield _gauge("quarantined_hosts", "Hosts in quarantine.", (), [((), hosts)])

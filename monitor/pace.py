@@ -11,7 +11,7 @@ unlucky. A window ends after
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
@@ -49,6 +49,13 @@ class Pace:
     z: float = 0.0
     """Robust z-score of `low_s`: distance from the cohort's median, in
     1.4826 max(MAD, 1 % of the median)."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Mean seconds a step in each phase, waiting and long ones too."""
+    tokens: float = 0.0
+    """Tokens a step; 0 where none are reported."""
+    work: float = 1.0
+    """How many times its peers' tokens it had, never under 1: more tokens excuse, fewer do not
+    accuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class _Counters:
     attempt: int
     busy_s: float
     long_s: float
+    phases: Mapping[str, float]
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -138,12 +147,14 @@ class PaceMeter:
 
 def _counters(step: StepState) -> _Counters:
     busy_s = long_s = 0.0
+    phases: dict[str, float] = {}
     for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
+        phases[name] = phases.get(name, 0.0) + spent_s
         if name in LONG_PHASES:
             long_s += spent_s
         elif name != WAITING_PHASE:
             busy_s += spent_s
-    return _Counters(step.attempt, busy_s, long_s)
+    return _Counters(step.attempt, busy_s, long_s, phases, step.tokens)
 
 
 def _advance(course: _Course, reading: Reading | None) -> None:
@@ -156,7 +167,8 @@ def _advance(course: _Course, reading: Reading | None) -> None:
     if reading.step.attempt > course.last.attempt:
         now = _counters(reading.step)
         spent_s = max(0.0, now.busy_s - course.last.busy_s)
-        course.shares_s.append(spent_s / (now.attempt - course.last.attempt))
+        steps = now.attempt - course.last.attempt
+        course.shares_s.append(spent_s / steps)
         course.last = now
 
 
@@ -175,6 +187,11 @@ def _pace(course: _Course, span_s: float) -> Pace:
         low_s=shares_s[int(0.3 * (len(shares_s) - 1))],
         step_s=max(0.0, span_s - paused_s) / max(1, steps),
         held=course.held / course.sweeps if course.sweeps else 0.0,
+        phases={
+            name: max(0.0, spent_s - course.start.phases.get(name, 0.0)) / max(1, steps)
+            for name, spent_s in course.last.phases.items()
+        },
+        tokens=max(0, course.last.tokens - course.start.tokens) / max(1, steps),
     )
 
 
@@ -190,12 +207,22 @@ def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
         busy = np.array([paces[rank].busy_s for rank in lane])
         low = np.array([paces[rank].low_s for rank in lane])
         usual = cohort.usual(busy)
-        scores = cohort.z_scores(busy, low)
+        work = _work([paces[rank].tokens for rank in lane])
+        scores = cohort.z_scores(busy, low / work)
         for place, rank in enumerate(lane):
             found[rank] = replace(
                 paces[rank],
                 usual_s=float(usual[place]),
                 cohort=len(lane),
                 z=float(scores[place]),
+                work=float(work[place]),
             )
     return found
+
+
+def _work(tokens: Sequence[float]) -> cohort.Floats:
+    """Tokens of each against the median of the others, not under 1; 1 where some report none."""
+    counts = np.array(tokens, dtype=np.float64)
+    if not (counts > 0).all():
+        return np.ones(len(tokens))
+    return np.asarray(np.maximum(1.0, counts / cohort.usual(counts)), dtype=np.float64)

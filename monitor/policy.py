@@ -24,10 +24,11 @@ class Guard(StrEnum):
     """What may hold an eviction back, in the order in which it is asked."""
 
     UNSURE = "unsure"  # the verdict cannot tell the culprit
+    SPARED = "spared"  # the verdict itself says why an eviction would not mend it
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
-    SELF_DOUBT = "self_doubt"  # the monitor is late or cut off from too many targets
+    SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
     LIGHTHOUSE_AWAY = "lighthouse_away"  # cannot see the quorum, so cannot confirm either
     BREAKER = "breaker"  # too much of the fleet is accused at once
     MIN_REPLICAS = "min_replicas"  # too few healthy groups would be left
@@ -68,7 +69,7 @@ class GroupView:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there, alive, warm, in the quorum, and nobody accuses it."""
+    """All its ranks are there and alive, contribute or wait to be let in, and nobody accuses it."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -96,9 +97,8 @@ class Fleet:
     groups: Mapping[GroupName, GroupView]
     accused: frozenset[GroupName]
     """Groups with a firing or evicting incident."""
-    lateness_s: float
-    targets: int
-    unreachable: int
+    doubt: str | None
+    """Why the monitor does not trust itself in this tick (`self_health`); None while it does."""
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     past: tuple[PastEviction, ...] = ()
@@ -124,12 +124,14 @@ class _Case:
 def decide(
     config: KeeperConfig, fleet: Fleet, incidents: Sequence[Incident]
 ) -> tuple[Decision, ...]:
-    """One decision for each incident given; at most one of them is an `Evict`.
+    """One decision for each incident given that accuses somebody; at most one is an `Evict`.
 
     `incidents` are firing and were seen in this very tick. The oldest is asked first.
     """
     decisions: list[Decision] = []
     for incident in sorted(incidents, key=lambda i: (i.milestones.first_seen_s, i.id)):
+        if not incident.groups:
+            continue  # nobody is accused, so there is no eviction to hold back
         case = _Case(config, fleet, incident, incident.groups[0])
         held = _held(case)
         decisions.append(_evict(case) if held is None else held)
@@ -160,7 +162,8 @@ def _evict(case: _Case) -> Evict:
 def _quarantine(case: _Case) -> tuple[Host, ...]:
     """Hosts to blame: of hangs and stragglers; of a death only when it was not the first there.
 
-    A mismatch or a deadlock is a fault of the program, which any other host would repeat.
+    A mismatch or a deadlock is a fault of the program, which any other host would repeat. Corrupt
+    state is one host's; should it come back elsewhere, `CRASH_LOOP` stops it.
     """
     view = case.view
     if view is None:
@@ -171,8 +174,10 @@ def _quarantine(case: _Case) -> tuple[Host, ...]:
             return tuple(sorted(hosts))
         case Kind.DEAD:
             return tuple(sorted(host for host in hosts if case.fleet.deaths.get(host, 0) > 0))
-        case Kind.MISMATCH | Kind.DEADLOCK:
+        case Kind.MISMATCH | Kind.DEADLOCK | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return ()
+        case Kind.STATE_CORRUPT:  # a rank that could not be told from its group's others: no host
+            return tuple(hosts) if len(hosts) == 1 else ()
 
 
 # -- guards: each says why not, or None ------------------------------------------------------
@@ -182,6 +187,10 @@ def _unsure(case: _Case) -> str | None:
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     return f"cannot tell which of {listed(case.incident.culprits)} is to blame"
+
+
+def _spared(case: _Case) -> str | None:
+    return case.incident.verdict.spare or None
 
 
 def _already_gone(case: _Case) -> str | None:
@@ -213,7 +222,7 @@ def _not_worth_it(case: _Case) -> str | None:
 
 
 def _crash_loop(case: _Case) -> str | None:
-    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK)
+    program = case.incident.kind in (Kind.MISMATCH, Kind.DEADLOCK, Kind.STATE_CORRUPT)
     limit = case.config.program_bug_after if program else case.config.crash_loop_after
     count = case.fleet.evicted_signatures.get(case.incident.signature, 0)
     if count < limit:
@@ -226,12 +235,7 @@ def _crash_loop(case: _Case) -> str | None:
 
 
 def _self_doubt(case: _Case) -> str | None:
-    fleet, config = case.fleet, case.config
-    if fleet.lateness_s > config.lateness_ticks * config.tick_s:
-        return "this monitor runs late: what it saw may be its own sickness"
-    if fleet.unreachable >= 2 and fleet.unreachable > config.unreachable_share * fleet.targets:
-        return "too many targets are silent at once: this monitor may be cut off"
-    return None
+    return case.fleet.doubt
 
 
 def _lighthouse_away(case: _Case) -> str | None:
@@ -240,8 +244,10 @@ def _lighthouse_away(case: _Case) -> str | None:
 
 
 def _breaker(case: _Case) -> str | None:
+    """Groups of which no process lives are gone, which is a fact and no accusation."""
     allowed = max(1, int(len(case.fleet.groups) * case.config.breaker_share))
-    accused = len(case.fleet.accused)
+    views = (case.fleet.groups.get(group) for group in case.fleet.accused)
+    accused = sum(view is not None and bool(view.alive) for view in views)
     if accused <= allowed:
         return None
     return f"{accused} of {len(case.fleet.groups)} groups are accused at once, {allowed} at most"
@@ -279,6 +285,7 @@ def _observe(case: _Case) -> str | None:
 _HOUR_S: Final = 3600.0
 _GUARDS: Final[tuple[tuple[Guard, Callable[[_Case], str | None]], ...]] = (
     (Guard.UNSURE, _unsure),
+    (Guard.SPARED, _spared),
     (Guard.ALREADY_GONE, _already_gone),
     (Guard.NOT_WORTH_IT, _not_worth_it),
     (Guard.CRASH_LOOP, _crash_loop),

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import logging
 import resource
+import socket
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
-from monitor.fetch import CaError, Fetcher, trust
+from monitor.evidence import Evidence, Shelf, keep_of
+from monitor.fetch import CaError, Fetcher, trust, trust_also
+from monitor.journal.entries import Head
+from monitor.journal.shelf import Limits
+from monitor.journal.shelf import Shelf as JournalShelf
+from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments, ViewCollector
+from monitor.metrics import Instruments, JournalCollector, ViewCollector
+from monitor.names import IncidentId
+from monitor.notify import Office, Sink, Terms
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.snapshot import LighthouseAway
-from monitor.store import Store, StoreError
+from monitor.store import Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
+from monitor.vitals import VitalSigns
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +63,16 @@ class Options:
     open_reads: bool = False
     """Whether ranks may be read through the monitor without the token wherever it is bound."""
     patience: Patience = field(default_factory=Patience)
+    evidence: Path | None = None
+    """Folder of the evidence bundles; None: beside the store."""
+    sinks: tuple[Sink, ...] = ()
+    """Whom to notify."""
+    public_url: str | None = None
+    """Of this monitor, as people reach it; None: where it is bound."""
+    journal: Path | None = None
+    """Folder of the journal; None: none is kept."""
+    limits: Limits = field(default_factory=Limits)
+    """Of the journal."""
 
 
 class Service:
@@ -121,18 +141,46 @@ class Service:
         stack.callback(evictors.close)
         evictions = evictors.restore(remembered.evictions)
         instruments = Instruments()
+        evidence = Evidence(
+            clock=clock,
+            fetcher=fetcher,
+            token=options.token,
+            shelf=Shelf(
+                options.evidence or evidence_beside(options.store), keep_of(options.config)
+            ),
+            config=options.config,
+            instruments=instruments,
+            version=_version(),
+        )
+        stack.callback(evidence.close)
+        pipeline = Pipeline(options.config, remembered.incidents, evictions)
+        journal = None
+        if options.journal is not None:
+            head = Head(
+                config=options.config,
+                version=_version(),
+                incidents=remembered.incidents,
+                evictions=tuple(evictions),
+            )
+            journal = Journal(JournalShelf(options.journal, options.limits), head, pipeline.memory)
+            stack.callback(journal.close)
+            instruments.registry.register(JournalCollector(lambda: journal.stats))
         parts = Parts(
             config=options.config,
             clock=clock,
             registry=registry,
             poller=Poller(fetcher, options.token),
             lighthouse=lighthouse,
-            judge=Pipeline(options.config, remembered.incidents, evictions),
+            judge=pipeline,
             store=store,
             quarantine=quarantine,
             evictors=evictors,
             instruments=instruments,
             targets_file=targets_file,
+            vitals=VitalSigns((lambda: store.last_error,)),
+            evidence=evidence,
+            notify=self._office(store, remembered, instruments, server.url),
+            journal=journal,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -146,6 +194,34 @@ class Service:
             )
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def _office(
+        self, store: Store, remembered: Remembered, instruments: Instruments, url: str
+    ) -> Office | None:
+        """Who tells people; None when nobody is to be told."""
+        options = self._options
+        if not options.sinks:
+            return None
+        # the proxy and the authorities of the internet, not only those of the WorkerServers
+        ca_file = options.ca_file
+        fetcher = Fetcher(None if ca_file is None else trust_also(ca_file), proxies=True)
+        self._stack.callback(fetcher.close)
+        config = options.config
+        terms = Terms(
+            url=options.public_url or _for_people(url),
+            hold_s=config.notify_hold_s,
+            give_up_s=config.notify_give_up_s,
+        )
+        office = Office(
+            options.sinks,
+            fetcher=fetcher,
+            desk=store,
+            instruments=instruments,
+            terms=terms,
+            remembered=remembered.notices,
+        )
+        self._stack.callback(office.close)
+        return office
 
     def _desk(self, clock: Clock, parts: Parts, fetcher: Fetcher, store: Store) -> Desk:
         keeper = self.keeper
@@ -166,7 +242,24 @@ class Service:
             token=self._options.token,
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
+            bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
         )
+
+
+def evidence_beside(store: Path) -> Path:
+    """Where bundles lie when nobody says: two monitors never share a store, nor then a folder."""
+    return store.with_name(f"{store.stem}-evidence")
+
+
+def _for_people(url: str) -> str:
+    """Where the monitor is bound, but for an address that means every one of this host's."""
+    host = urlsplit(url).hostname or ""
+    every = host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    return url.replace(f"[{host}]", host).replace(host, socket.gethostname()) if every else url
+
+
+def _no_bundle(_: IncidentId) -> Path | None:
+    return None
 
 
 def reach(url: str) -> str | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
-from worker_server.wire import FlightRecord, Identity, StateReport
+from worker_server.wire import FlightRecord, Identity, StateReport, StepLog
 
 
 class Failure(StrEnum):
@@ -74,17 +75,27 @@ class LighthouseView:
     """Its sentence about the next quorum."""
 
 
+NO_LIGHTHOUSE: Final = "none configured"
+"""Why there is no Lighthouse where the monitor was not told of one: that is no fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class LighthouseAway:
     """No usable answer from the Lighthouse, or none configured."""
 
     reason: str
 
+    @property
+    def missed(self) -> bool:
+        """Whether there should be a Lighthouse."""
+        return self.reason != NO_LIGHTHOUSE
+
 
 class Rung(StrEnum):
     """The steps of an eviction, in the order in which they are tried."""
 
     QUARANTINE = "quarantine"
+    EVIDENCE = "evidence"  # what the group says last is saved first
     LIGHTHOUSE_KILL = "lighthouse_kill"
     WORKER_EVICT = "worker_evict"
 
@@ -117,6 +128,19 @@ class EvictionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """What the monitor measured of itself in one tick; None: not measured."""
+
+    wall_s: float | None = None
+    """The wall clock, which may jump, at the time of the snapshot."""
+    starved: float | None = None
+    """Largest share of the time since the last tick in which one of its threads was ready to run
+    and got no core, 0 to 1."""
+    disk: str | None = None
+    """Why what it decides cannot be written down; None while it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that one tick saw."""
 
@@ -131,3 +155,7 @@ class Snapshot:
     records: Mapping[RankName, FlightRecord | Unreachable] = field(default_factory=dict)
     """Flight records of the ranks that the previous tick asked for (tier 2)."""
     evictions: tuple[EvictionProgress, ...] = ()
+    steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
+    """Steps that ranks made before this monitor saw them, of those that the previous tick asked
+    for; only rows that hold a pause (`habits.with_pauses`)."""
+    vitals: Vitals = Vitals()

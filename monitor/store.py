@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS quarantine (
     host TEXT PRIMARY KEY, reason TEXT NOT NULL, author TEXT NOT NULL, since_s REAL NOT NULL,
     until_s REAL, incident_id TEXT);
 CREATE TABLE IF NOT EXISTS targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS notices (
+    sink TEXT, key TEXT, body TEXT NOT NULL, PRIMARY KEY (sink, key));
 """
 
 FLUSH_S: Final = 1.0
@@ -93,6 +95,8 @@ class Remembered:
     evictions: tuple[EvictionProgress, ...] = ()
     quarantine: tuple[QuarantineEntry, ...] = ()
     targets: tuple[Mapping[str, Any], ...] = ()
+    notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
+    """Sink, key, and what it was told."""
 
 
 class Store:
@@ -203,6 +207,11 @@ class Store:
         """Forget a target."""
         self._put("targets", {"rank": rank}, None)
 
+    def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
+        """Remember what a sink was told; None forgets it."""
+        row = None if body is None else {"body": json.dumps(body)}
+        self._put("notices", {"sink": sink, "key": key}, row)
+
     def _put(self, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
         with self._changed:
             self._pending[table, tuple(key.items())] = row
@@ -292,6 +301,10 @@ class Store:
                 )
             ),
             targets=tuple(json.loads(b) for (b,) in rows("SELECT body FROM targets ORDER BY rank")),
+            notices=tuple(
+                (sink, key, json.loads(body))
+                for sink, key, body in rows("SELECT sink, key, body FROM notices ORDER BY key")
+            ),
         )
 
 

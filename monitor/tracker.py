@@ -12,7 +12,7 @@ eviction asked before is finished or asked again, never forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,10 +21,17 @@ from monitor.detectors.verdict import Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, IncidentId, RankName
+from monitor.severity import severity_of
 from monitor.snapshot import EvictionProgress
 
 _GONE_UNCONFIRMED_S: Final = 30.0
 """Every process gone for so long counts as left, though no new quorum says so yet."""
+
+
+_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+"""Whom those wait for who wait for a Lighthouse that is away."""
+_EACH_OTHER: Final = GroupName("each other")
+"""Whom those wait for who all wait, with nobody missing."""
 
 
 @dataclass(slots=True)
@@ -39,6 +46,8 @@ class Tracker:
     """Evictions decided that the evictor has not taken up yet."""
     _before: dict[IncidentId, Incident] = field(default_factory=dict)
     """As they were when the tick began."""
+    _waited_s: dict[tuple[IncidentId, RankName], float] = field(default_factory=dict)
+    """When a victim was last seen waiting for the fault of an incident."""
     cut_short: set[IncidentId] = field(default_factory=set)
     """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
 
@@ -90,16 +99,42 @@ class Tracker:
                 found.update(dict.fromkeys(incident.groups, incident))
         return found
 
-    def owner(self, verdict: Verdict) -> Incident | None:
-        """The open incident that a verdict belongs to."""
-        for incident in self.incidents.values():
-            if (
-                incident.open
-                and incident.kind is verdict.kind
-                and set(incident.groups) & set(verdict.groups)
-            ):
-                return incident
-        return None
+    def blamed(self, history: History) -> dict[RankName, GroupName]:
+        """Victims of open incidents, and the group that they wait for (or waited for, and died).
+
+        Who committed after it was seen waiting has moved on, and is another process's victim no
+        more; so is a process that started since.
+        """
+        found: dict[RankName, GroupName] = {}
+        for incident in self.open():
+            if incident.state is State.PENDING or not incident.verdict.stops:
+                continue
+            for rank in incident.verdict.victims:
+                track = history.tracks.get(rank)
+                waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
+                if track is None or track.first_seen_s > waited_s:
+                    continue
+                if track.last_commit_s is None or track.last_commit_s <= waited_s:
+                    found[rank] = _cause(incident)
+        return found
+
+    def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
+        """The open incident that a verdict belongs to: of the same groups, else of some of them.
+
+        `taken`: incidents that other verdicts of this tick belong to.
+        """
+        found = [
+            incident
+            for incident in self.incidents.values()
+            if incident.open
+            and incident.id not in taken
+            and incident.kind is verdict.kind
+            and (
+                set(incident.groups) & set(verdict.groups)
+                or not (incident.groups or verdict.groups)
+            )
+        ]
+        return min(found, key=lambda one: one.groups != verdict.groups, default=None)
 
     def update(
         self,
@@ -111,7 +146,9 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take in verdicts, after `take_evictions`; returns the changed ones, oldest first."""
         now_s = history.now_s
-        seen = {self._see(history, verdict) for verdict in verdicts}
+        seen: set[IncidentId] = set()
+        for verdict in verdicts:
+            seen.add(self._see(history, verdict, seen))
         for incident in self.open():
             if incident.id not in seen and incident.kind not in unknown:
                 self._miss(history, incident, inhibited or {})
@@ -126,14 +163,15 @@ class Tracker:
 
     # -- verdicts --------------------------------------------------------------------------
 
-    def _see(self, history: History, verdict: Verdict) -> IncidentId:
-        incident = self.owner(verdict)
+    def _see(self, history: History, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentId:
+        incident = self.owner(verdict, taken)
         if incident is None:
             incident = _opened(history, verdict, self.incidents)
             self._sightings[incident.id] = 0
         same = incident.culprits == verdict.culprits
         sightings = self._sightings.get(incident.id, 0) + 1 if same else 1
         self._sightings[incident.id] = sightings
+        self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)
         self._restored.discard(incident.id)
         incident = replace(
             incident,
@@ -147,6 +185,7 @@ class Tracker:
             verdict=replace(verdict, victims=_victims(incident, verdict)),
             last_seen_s=history.now_s,
         )
+        incident = self._weighed(incident, verdict, history.now_s)
         if incident.state is State.PENDING and sightings >= self._needed(verdict.kind):
             incident = replace(
                 _moved(incident, history.now_s, State.FIRING, verdict.reason),
@@ -154,6 +193,16 @@ class Tracker:
             )
         self.incidents[incident.id] = incident
         return incident.id
+
+    def _weighed(self, incident: Incident, verdict: Verdict, now_s: float) -> Incident:
+        """With the severity of what is seen now; the story tells when it changed."""
+        severity = severity_of(verdict, self.config.eviction_cost_s)
+        if severity is incident.severity:
+            return incident
+        incident = replace(incident, severity=severity)
+        if incident.milestones.firing_s is None:
+            return incident
+        return _noted(incident, now_s, "severity", f"now {severity.value}: {verdict.reason}")
 
     def _needed(self, kind: Kind) -> int:
         match kind:
@@ -163,6 +212,10 @@ class Tracker:
                 return self.config.hang_sweeps
             case Kind.MISMATCH | Kind.DEADLOCK:
                 return self.config.mismatch_sweeps
+            case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+                return self.config.hang_sweeps
+            case Kind.STATE_CORRUPT:
+                return self.config.corrupt_sweeps
             case Kind.STRAGGLER:
                 return 1  # its windows have already held it
 
@@ -188,7 +241,8 @@ class Tracker:
         if why is None and incident.state is State.PENDING and incident.id not in self._restored:
             why = "did not last"
         if why is None:
-            why = _passed(history, incident, self.config)
+            quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY)
+            why = (_settled if quorums else _passed)(history, incident, self.config)
         if why is not None:
             self._resolve(incident, history.now_s, why)
 
@@ -289,6 +343,8 @@ class Tracker:
         since_s = marks.evict_asked_s
         if since_s is None and not incident.open:
             since_s = marks.firing_s
+        if not incident.groups:
+            return  # nobody's fault, nobody to come back
         if since_s is None or now_s - since_s > self.config.follow_s:
             return
         asked = marks.evict_asked_s is not None
@@ -319,11 +375,22 @@ class Tracker:
             if dropped or (not incident.open and now_s - ended_s > self.config.keep_resolved_s):
                 del self.incidents[incident.id]
                 self._sightings.pop(incident.id, None)
+        self._waited_s = {
+            key: at_s for key, at_s in self._waited_s.items() if key[0] in self.incidents
+        }
+
+
+def _cause(incident: Incident) -> GroupName:
+    """Whom its victims wait for, in words where it is no group."""
+    if incident.groups:
+        return incident.groups[0]
+    return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
 
 
 def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incident]) -> Incident:
     now_s = history.now_s
-    name = f"{verdict.kind.value}-{verdict.culprits[0]}-{int(now_s * 1000)}"
+    subject = (*verdict.culprits, *verdict.groups, "job")[0]
+    name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
     number = 1
     while IncidentId(name if number == 1 else f"{name}-{number}") in taken:
         number += 1
@@ -342,6 +409,7 @@ def _opened(history: History, verdict: Verdict, taken: Mapping[IncidentId, Incid
         milestones=Milestones(first_seen_s=now_s),
         story=(Transition(now_s, State.PENDING.value, verdict.reason),),
         last_seen_s=now_s,
+        severity=severity_of(verdict, history.config.eviction_cost_s),
     )
 
 
@@ -352,7 +420,7 @@ def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
 
 
 def _fingerprint(verdict: Verdict) -> str:
-    return f"{verdict.kind.value}:{','.join(verdict.culprits)}"
+    return f"{verdict.kind.value}:{','.join(verdict.culprits or verdict.groups)}"
 
 
 def _incarnations(history: History, culprits: Iterable[str]) -> tuple[str, ...]:
@@ -377,7 +445,15 @@ def _differs(before: Incident | None, after: Incident) -> bool:
         before.milestones,
         before.story,
         before.verdict.confidence,
-    ) != (after.state, after.culprits, after.milestones, after.story, after.verdict.confidence)
+        before.severity,
+    ) != (
+        after.state,
+        after.culprits,
+        after.milestones,
+        after.story,
+        after.verdict.confidence,
+        after.severity,
+    )
 
 
 def _under_eviction(
@@ -413,7 +489,7 @@ def _out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: PLR0911 - one reason a line
+def _passed(  # noqa: C901, PLR0911 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
@@ -422,6 +498,8 @@ def _passed(  # noqa: PLR0911 - one reason a line
     asked = incident.milestones.evict_asked_s is not None
     if _restarted(history, incident):
         return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
+    if not incident.culprits:
+        return _passed_for_all(history, incident, config)
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
     reports = [track.fresh for track in tracks if track.fresh is not None]
@@ -436,10 +514,39 @@ def _passed(  # noqa: PLR0911 - one reason a line
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             if gone:
                 return "its process ended"
+            if not incident.verdict.stops:
+                return "not seen any more" if unseen_s >= 2 * config.sample_s else None
             moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
             return "recovered by itself" if moved else None
+        case Kind.STATE_CORRUPT:
+            return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+            return _settled(history, incident, config)
+
+
+def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault of the quorum is over: it is told by what lasts, not by one process."""
+    unseen_s = history.now_s - incident.last_seen_s
+    if incident.kind is Kind.LIGHTHOUSE_AWAY:
+        back = history.lighthouse is not None and unseen_s >= config.clear_s
+        return "the Lighthouse answers again" if back else None
+    if unseen_s < config.lag_clear_s / 2:
+        return None
+    if not any(group in history.groups() for group in incident.groups):
+        return "its ranks are registered no more" if incident.groups else "commits go through again"
+    return "keeps up again"
+
+
+def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that was nobody's is over: somebody moved, or all keep pace."""
+    if incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
+    last_s = incident.last_seen_s
+    moved = any(t.moved_s is not None and t.moved_s > last_s for t in history.present())
+    passed = moved and history.now_s - last_s >= config.clear_s
+    return "recovered by itself" if passed else None
 
 
 def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:
@@ -447,7 +554,13 @@ def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | No
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
-    judged = bool(history.pace.windows) and history.pace.windows[-1].start_s >= incident.last_seen_s
+    tracks = _culprit_tracks(history, incident)
+    if len(history.groups()) == 1 or any(not track.phased for track in tracks):
+        calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
+        judged = calm_s > incident.last_seen_s
+    else:
+        windows = history.pace.windows
+        judged = bool(windows) and windows[-1].start_s >= incident.last_seen_s
     unseen_s = history.now_s - incident.last_seen_s
     passed = quiet and judged and unseen_s >= config.straggler_clear_s
     return "keeps pace again" if passed else None

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
@@ -41,6 +42,15 @@ class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
 
 
 @dataclass(frozen=True, slots=True)
+class BundleView:
+    """The evidence of one incident, on disk."""
+
+    nbytes: int
+    written_s: float
+    """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Everything that may be shown after one tick."""
 
@@ -52,6 +62,7 @@ class View:
     decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
     evictions: Mapping[IncidentId, EvictionProgress] = field(default_factory=dict)
     """The latest of each incident."""
+    bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
@@ -129,12 +140,33 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
         "troubles": list(view.troubles),
+        "unknown": [
+            {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
+        ],
+        "self_health": self_health_to_json(view),
         "lighthouse": lighthouse_to_json(view.snapshot.lighthouse),
         "groups": groups_to_json(view),
         "ranks": ranks_to_json(view),
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
         "quarantine": [entry_to_json(entry) for entry in view.quarantine],
     }
+
+
+def self_health_to_json(view: View) -> dict[str, Any]:
+    """How far the monitor trusts itself."""
+    health = view.result.health
+    return {
+        "state": str(health.state),
+        "scale": health.scale,
+        "hold": health.hold,
+        "conditions": {str(one): seen for one, seen in health.conditions.items()},
+    }
+
+
+def degraded(view: View) -> tuple[str, ...]:
+    """What this monitor cannot do as it should, one line each; empty when it is well."""
+    unknown = [f"unknown: {kind}: {why}" for kind, why in sorted(view.result.unknown.items())]
+    return (*unknown, *view.troubles)
 
 
 def lighthouse_to_json(lighthouse: LighthouseView | LighthouseAway) -> dict[str, Any]:
@@ -227,6 +259,7 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "id": incident.id,
         "kind": str(incident.kind),
         "state": str(incident.state),
+        "severity": str(incident.severity),
         "culprits": list(incident.culprits),
         "groups": list(incident.groups),
         "replica_ids": list(incident.replica_ids),
@@ -248,7 +281,16 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
             for row in view.decisions.get(incident.id, ())
         ],
         "eviction": None if eviction is None else eviction_to_json(eviction),
+        "bundle": _bundle_json(view, incident.id),
     }
+
+
+def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:
+    bundle = view.bundles.get(incident_id)
+    if bundle is None:
+        return None
+    url = f"/v1/incidents/{quote(incident_id, safe='')}/bundle"
+    return {"url": url, "bytes": bundle.nbytes, "written_s": bundle.written_s}
 
 
 def entry_to_json(entry: QuarantineEntry) -> dict[str, Any]:

@@ -4,60 +4,121 @@ Two sources say what to break: the environment, `LIGHTKEEPER_FAULT="hang@rg_1.0:
 JSON file that every rank looks at once per step (one `stat`). `inject` writes that file.
 
 A fault fires once in the life of a job, whatever restarts: before it acts, a marker
-`FILE.fired/ID` is put on disk. `slow` is a property of a host: a rank of the same number that
-starts later on the host named in the marker is slow from its first step, one on another host
-is not. To forget everything, remove `FILE.fired`.
+`FILE.fired/ID` is put on disk. Slowness and `nan` are properties of a host: a rank of the same
+number that starts later on the host named in the marker has them from its first step, one on
+another host has not. To forget everything, remove `FILE.fired`.
 
+Here is what can be broken, and the files; `injector` is what breaks it, inside the rank.
 Standard library only, so that a launcher can check and inject without importing torch.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import signal
-import socket
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from worker_server.wire import WireError, split_rank_name
 
 ENVIRONMENT: Final = "LIGHTKEEPER_FAULT"
 DEFAULT_FACTOR: Final = 5.0
+DEFAULT_SECONDS: Final = 2.0
+FIRST_PHASE: Final = "data"
+PHASES: Final = (FIRST_PHASE, "forward", "backward", "communication", "optimizer")
+"""Where a fault may strike: at the beginning of that phase, outside any collective."""
 
 
 class Kind(StrEnum):
     """What can be broken."""
 
     HANG = "hang"
-    """Python sleeps for ever outside any collective; other threads go on."""
+    """Python sleeps (or loops) for ever outside any collective; other threads go on."""
     GIL = "gil"
     """A C call holds the GIL for ever: no Python thread of the process runs again."""
     STOP = "stop"
     """SIGSTOP: nothing of the process runs, its heartbeats end too."""
     CRASH = "crash"
     """SIGKILL: gone without a word."""
+    SEGFAULT = "segfault"
+    """Reads address 0 in C."""
+    ABORT = "abort"
+    """abort(), as C++ libraries do when they give up."""
+    RAISE = "raise"
+    """An exception that nobody catches."""
     SLOW = "slow"
     """From now on the rank's own work takes `factor` times as long."""
+    SLOW_DATA = "slow-data"
+    """The same, lost while it loads data."""
+    SLOW_LINK = "slow-link"
+    """From now on it sends with 1/`factor` of the rate that moves the gradients in one step."""
     MISMATCH = "mismatch"
     """One collective inside the group differs from what the other ranks call."""
+    NAN = "nan"
+    """From now on the rank's gradient holds a NaN before anybody else sees it."""
+    CORRUPT = "corrupt"
+    """One bit of one weight flips after a commit, and nobody is told."""
+    LOSS_SPIKE = "loss_spike"
+    """The loss that the rank reports is `factor` times as high for a while; its gradient is not."""
+    PAUSE = "pause"
+    """Stands still for `seconds`, then goes on: no fault, and nobody may be accused of it."""
 
 
 class Variant(StrEnum):
-    """How a mismatched collective differs."""
+    """How a fault of a kind differs from others of its kind."""
+
+    SLEEP = "sleep"
+    BUSY = "busy"
+    """Python loops instead of sleeping."""
 
     OP = "op"
     """all_gather where the others call all_reduce."""
     SIZE = "size"
     """all_reduce of half the elements."""
+    DTYPE = "dtype"
+    """all_reduce of the same bytes, taken for integers: gloo does not notice."""
+    ROOT = "root"
+    """broadcast from another rank than the others expect."""
+    ORDER = "order"
+    """Two collectives on two process groups, the other way round."""
+    EXTRA = "extra"
+    """The same collective once more than the others."""
+    SKIP = "skip"
+    """Leaves a collective out."""
+    RECEIVE = "receive"
+    """Waits for a message that nobody sends."""
+
+    DECLARED = "declared"
+    """Sleeps in phase `compile`."""
+    GIL = "gil"
+    """A C call holds the GIL meanwhile."""
+    GC = "gc"
+    """Collects garbage all the time, which holds the GIL too."""
+
+
+_V = Variant
+VARIANTS: Final[Mapping[Kind, tuple[Variant, ...]]] = MappingProxyType(
+    {
+        Kind.HANG: (_V.SLEEP, _V.BUSY),
+        Kind.MISMATCH: (
+            _V.OP, _V.SIZE, _V.DTYPE, _V.ROOT, _V.ORDER, _V.EXTRA, _V.SKIP, _V.RECEIVE,
+        ),
+        Kind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
+    }
+)  # fmt: skip
+"""Variants of a kind; the first is meant where none is said."""
+SLOW_KINDS: Final = frozenset({Kind.SLOW, Kind.SLOW_DATA, Kind.SLOW_LINK})
+LASTING: Final = SLOW_KINDS | {Kind.NAN}
+"""Properties of a host: what starts there later has them too."""
+SPIKE_STEPS: Final = 60
+"""How long a loss spike lasts: several polls at 1 Hz and 0.2 s a step."""
+_WITH_FACTOR: Final = SLOW_KINDS | {Kind.LOSS_SPIKE}
+_EVERY_PHASE: Final = frozenset(Kind) - LASTING - {Kind.MISMATCH, Kind.CORRUPT, Kind.LOSS_SPIKE}
 
 
 class FaultError(ValueError):
@@ -76,9 +137,18 @@ class Fault:
     step: int | None = None
     """First step at which it fires; None = at the next step, whichever that is."""
     factor: float = DEFAULT_FACTOR
-    """Of `slow`."""
-    variant: Variant = Variant.OP
-    """Of `mismatch`."""
+    """Of the slow kinds and `loss_spike`."""
+    variant: Variant | None = None
+    """None: the first of its kind."""
+    phase: str = FIRST_PHASE
+    """At whose beginning it strikes; slowness and mismatches have no choice."""
+    seconds: float = DEFAULT_SECONDS
+    """Of `pause`."""
+
+    @property
+    def how(self) -> Variant | None:
+        """The variant that is meant; None for a kind that has none."""
+        return self.variant or next(iter(VARIANTS.get(self.kind, ())), None)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w[\w.:@-]*", self.id):
@@ -93,6 +163,14 @@ class Fault:
             raise FaultError(f"fault {self.id!r}: step {self.step} is below 0")
         if not 1 < self.factor < 1e6:
             raise FaultError(f"fault {self.id!r}: factor {self.factor:g} is not above 1")
+        if not 0 < self.seconds <= 3600:
+            raise FaultError(f"fault {self.id!r}: seconds {self.seconds:g} is not in 0 to 3600")
+        if self.phase not in PHASES:
+            raise FaultError(
+                f"fault {self.id!r}: unknown phase {self.phase!r} (known: {', '.join(PHASES)})"
+            )
+        if self.phase != FIRST_PHASE and self.kind not in _EVERY_PHASE:
+            raise FaultError(f"fault {self.id!r}: {self.kind} takes no phase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +187,18 @@ class Marker:
     factor: float = DEFAULT_FACTOR
     refused: str | None = None
     """Why the fault did not act; None when it did."""
+    phase: str = FIRST_PHASE
+    variant: str | None = None
 
 
 # -- from text and JSON to faults and back --------------------------------------------------
 
-_SPEC: Final = re.compile(r"(?P<kind>[^@]+)@(?P<rank>[^:@]+)(?::(?P<step>.+))?")
-_HELP: Final = "expected kind[:arg]@rank[:step], such as hang@rg_1.0:30 or slow:5@rg_2.0:12"
+_SPEC: Final = re.compile(
+    r"(?P<kind>[^@]+)@(?P<rank>[^:@]+)(?::(?P<step>[^:]+))?(?::(?P<phase>.+))?"
+)
+_HELP: Final = (
+    "expected kind[:arg]@rank[:step[:phase]], such as hang@rg_1.0:30:forward or slow:5@rg_2.0:12"
+)
 
 
 def parse_specs(text: str) -> tuple[Fault, ...]:
@@ -135,13 +219,16 @@ def _parse_spec(spec: str) -> Fault:
         if not match["step"].isdecimal():
             raise FaultError(f"fault {spec!r}: step {match['step']!r} is not a number")
         data["step"] = int(match["step"])
+    if match["phase"] is not None:
+        data["phase"] = match["phase"]
     return parse_fault(data)
 
 
 def parse_fault(data: Any) -> Fault:
-    """A fault from JSON: `{"id", "kind", "rank", "step": null | N, "factor": 5.0}`.
+    """A fault from JSON: `{"id", "kind", "rank", "step": null | N, "factor": 5.0, ...}`.
 
-    `kind` may carry its argument, as in `mismatch:size`.
+    The keys are those of `Fault`. `kind` may carry its argument, as in `mismatch:size`,
+    `slow:5` or `pause:8`: a variant or a number, whichever the kind has.
 
     Raises:
         FaultError: what is wrong, in one line.
@@ -154,36 +241,56 @@ def parse_fault(data: Any) -> Fault:
         if not isinstance(data.get(key), str):
             raise FaultError(f"fault {data.get('id')!r}: {key!r} is missing or not a text")
     name, _, written = data["kind"].partition(":")
-    if written and name not in {Kind.SLOW, Kind.MISMATCH}:
-        raise FaultError(f"fault {data['id']!r}: {name!r} takes no argument")
     if name not in tuple(Kind):
         raise FaultError(f"fault {data['id']!r}: unknown kind {name!r} (known: {', '.join(Kind)})")
     kind = Kind(name)
+    if written and kind not in VARIANTS and kind not in _WITH_FACTOR:
+        raise FaultError(f"fault {data['id']!r}: {name!r} takes no argument")
     step = data.get("step")
     if step is not None and (type(step) is not int):
         raise FaultError(f"fault {data['id']!r}: step {step!r} is not a whole number")
+    phase = data.get("phase", FIRST_PHASE)
+    if not isinstance(phase, str):
+        raise FaultError(f"fault {data['id']!r}: phase {phase!r} is not a text")
+    told = dict(data)
+    if written:
+        told[_argument(kind, written)] = written
     return Fault(
         id=data["id"],
         kind=kind,
         rank=data["rank"],
         step=step,
-        factor=_factor(data, written) if kind is Kind.SLOW else DEFAULT_FACTOR,
-        variant=_variant(data, written) if kind is Kind.MISMATCH else Variant.OP,
+        factor=_number(told, "factor", DEFAULT_FACTOR) if kind in _WITH_FACTOR else DEFAULT_FACTOR,
+        variant=_variant(told, kind),
+        phase=phase,
+        seconds=_number(told, "seconds", DEFAULT_SECONDS),
     )
 
 
-def _factor(data: Mapping[str, Any], written: str) -> float:
-    value = written or data.get("factor", DEFAULT_FACTOR)
+def _argument(kind: Kind, written: str) -> str:
+    """What a kind's argument means."""
+    if kind in _WITH_FACTOR:
+        return "factor"
+    is_number = kind is Kind.PAUSE and not written.isalpha()
+    return "seconds" if is_number else "variant"
+
+
+def _number(data: Mapping[str, Any], key: str, default: float) -> float:
+    value = data.get(key, default)
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise FaultError(f"fault {data['id']!r}: factor {value!r} is not a number") from None
+        raise FaultError(f"fault {data['id']!r}: {key} {value!r} is not a number") from None
 
 
-def _variant(data: Mapping[str, Any], written: str) -> Variant:
-    value = written or data.get("variant", Variant.OP)
-    if value not in tuple(Variant):
-        raise FaultError(f"fault {data['id']!r}: unknown mismatch {value!r} (known: op, size)")
+def _variant(data: Mapping[str, Any], kind: Kind) -> Variant | None:
+    known, value = VARIANTS.get(kind, ()), data.get("variant")
+    if not known or value is None:
+        return None
+    if value not in known:
+        raise FaultError(
+            f"fault {data['id']!r}: unknown {kind} {value!r} (known: {', '.join(known)})"
+        )
     return Variant(value)
 
 
@@ -194,11 +301,17 @@ def inject(path: Path, *faults: Fault) -> None:
 
 def markers(path: Path) -> list[Marker]:
     """What fired so far, oldest first; `path` is the fault file."""
-    found = [_read_marker(marker) for marker in _fired(path).glob("[!.]*")]
+    found = [_read_marker(marker) for marker in fired(path).glob("[!.]*")]
     return sorted(found, key=lambda marker: (marker.time, marker.id))
 
 
-def _fired(path: Path) -> Path:
+def mark(path: Path, marker: Marker) -> None:
+    """Note that a fault fires; `path` is the fault file."""
+    _write(fired(path) / marker.id, json.dumps(asdict(marker)))
+
+
+def fired(path: Path) -> Path:
+    """The folder of the markers."""
     return path.with_name(path.name + ".fired")
 
 
@@ -212,147 +325,3 @@ def _write(path: Path, text: str) -> None:
     half = path.with_name(f".{path.name}.{os.getpid()}")
     half.write_text(text + "\n")
     half.replace(path)
-
-
-# -- inside the rank ------------------------------------------------------------------------
-
-
-def _hang() -> NoReturn:
-    while True:
-        time.sleep(1.0)
-
-
-def _hold_gil() -> NoReturn:
-    c_library = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL during the call
-    while True:
-        c_library.sleep(0x7FFF_FFFF)
-
-
-def _stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _crash() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-ACTS: Final[Mapping[Kind, Callable[[], None]]] = MappingProxyType(
-    {Kind.HANG: _hang, Kind.GIL: _hold_gil, Kind.STOP: _stop, Kind.CRASH: _crash}
-)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-class Injector:
-    """Looks once per step whether this rank is to be broken, and breaks it."""
-
-    def __init__(
-        self,
-        rank: str,
-        *,
-        world_size: int,
-        host: str | None = None,
-        file: Path | None = None,
-        planned: Sequence[Fault] = (),
-        acts: Mapping[Kind, Callable[[], None]] = ACTS,
-        say: Callable[[str], None] = _say,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.slow_factor = 1.0
-        """How many times longer than measured this rank's work has to take."""
-        self._rank = rank
-        self._world_size = world_size
-        self._host = host or socket.gethostname()
-        self._file = file
-        self._planned = tuple(planned)
-        self._acts = acts
-        self._say = say
-        self._clock = clock
-        self._seen: tuple[int, int, int] | None = None
-        self._from_file: tuple[Fault, ...] = ()
-        self._mismatch: Variant | None = None
-        if planned and file is None:
-            raise FaultError(
-                f"{ENVIRONMENT} needs --fault-file FILE: markers in FILE.fired/ keep a fault "
-                "from firing again after a restart"
-            )
-        self._inherit_slowness()
-
-    def poll(self, step: int) -> None:
-        """Fire what is due at `step`; may not return."""
-        if self._file is None:
-            return
-        self._read_if_changed(self._file)
-        for fault in (*self._planned, *self._from_file):
-            due = fault.step is None or step >= fault.step
-            if fault.rank == self._rank and due and not self._marker_of(fault).exists():
-                self._fire(fault, step)
-
-    def take_mismatch(self) -> Variant | None:
-        """How the next collective inside the group has to differ; asked once."""
-        variant, self._mismatch = self._mismatch, None
-        return variant
-
-    def _fire(self, fault: Fault, step: int) -> None:
-        refused = None
-        if fault.kind is Kind.MISMATCH and self._world_size < 2:
-            refused = "a mismatch needs a replica group of at least 2 ranks"
-        marker = Marker(
-            fault.id, fault.kind, self._rank, self._host, step, self._clock(), fault.factor, refused
-        )
-        _write(self._marker_of(fault), json.dumps(asdict(marker)))
-        if refused:
-            self._say(f"{self._rank}: error: fault {fault.id!r} refused: {refused}")
-            return
-        self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {step}")
-        if fault.kind is Kind.SLOW:
-            self.slow_factor = max(self.slow_factor, fault.factor)
-        elif fault.kind is Kind.MISMATCH:
-            self._mismatch = fault.variant
-        else:
-            self._acts[fault.kind]()
-
-    def _marker_of(self, fault: Fault) -> Path:
-        assert self._file is not None  # noqa: S101
-        return _fired(self._file) / fault.id
-
-    def _inherit_slowness(self) -> None:
-        if self._file is None:
-            return
-        _, number = split_rank_name(self._rank)
-        for marker in markers(self._file):
-            same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
-            if marker.kind is Kind.SLOW and same_place:
-                self.slow_factor = max(self.slow_factor, marker.factor)
-                self._say(
-                    f"{self._rank}: {marker.factor:g} times slower on {self._host}, "
-                    f"as fault {marker.id!r} left it"
-                )
-
-    def _read_if_changed(self, file: Path) -> None:
-        try:
-            now = os.stat(file)
-        except FileNotFoundError:
-            self._seen, self._from_file = None, ()
-            return
-        seen = (now.st_mtime_ns, now.st_size, now.st_ino)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            data = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            self._say(f"{self._rank}: error: fault file {file}: {error}")
-            return
-        self._from_file = tuple(self._parse_each(data if isinstance(data, list) else [data]))
-
-    def _parse_each(self, items: Sequence[Any]) -> list[Fault]:
-        faults = []
-        for item in items:
-            try:
-                faults.append(parse_fault(item))
-            except FaultError as error:
-                self._say(f"{self._rank}: error: {error}")
-        return faults

@@ -28,9 +28,9 @@ environment:
   REPLICA_GROUP        stable name of this replica group, such as rg_1
                        (else REPLICA_GROUP_ID, else job)
   LIGHTKEEPER_HOST     host name to report (default: the machine's)
-  LIGHTKEEPER_FAULT    faults to inject, kind[:arg]@rank:step, such as
-                       hang@rg_1.0:30 or slow:5@rg_2.0:12 (needs --fault-file;
-                       kinds: hang gil stop crash slow mismatch)
+  LIGHTKEEPER_FAULT    faults to inject, kind[:arg]@rank:step[:phase], such as
+                       hang@rg_1.0:30:forward or slow:5@rg_2.0:12 (needs
+                       --fault-file; trainer/faults.py lists the kinds)
   RUST_LOG             level of TorchFT's own log (default here: error)
 
 exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by SIGTERM.
@@ -59,6 +59,10 @@ class Options:
     status_file: Path | None
     fingerprint_every: int
     log_every: int
+    evaluate_every: int
+    evaluate_batches: int
+    checkpoint_every: int
+    checkpoint_dir: Path | None
 
 
 def _at_least(kind: type[int] | type[float], least: float) -> Callable[[str], int | float]:
@@ -170,6 +174,35 @@ def parser() -> argparse.ArgumentParser:
         help="of a collective inside the group; keep it above --timeout (default 120)",
     )
 
+    aside = top.add_argument_group("now and then")
+    aside.add_argument(
+        "--evaluate-every",
+        type=count,
+        default=0,
+        metavar="N",
+        help="mean loss over other text every N steps; 0 = never (default)",
+    )
+    aside.add_argument(
+        "--evaluate-batches",
+        type=_at_least(int, 1),
+        default=20,
+        metavar="N",
+        help="batches of an evaluation (default 20)",
+    )
+    aside.add_argument(
+        "--checkpoint-every",
+        type=count,
+        default=0,
+        metavar="N",
+        help="write all tensors to disk every N steps; 0 = never (default)",
+    )
+    aside.add_argument(
+        "--checkpoint-dir",
+        type=Path,
+        metavar="DIR",
+        help="where checkpoints go: DIR/GROUP.pt, the newest only",
+    )
+
     look = top.add_argument_group("observation and faults")
     look.add_argument(
         "--log-every",
@@ -206,4 +239,6 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     options = Options(**vars(top.parse_args(arguments)))
     if options.width % options.heads:
         top.error(f"--width {options.width} does not divide by --heads {options.heads}")
+    if options.checkpoint_every and options.checkpoint_dir is None:
+        top.error("--checkpoint-every needs --checkpoint-dir DIR")
     return options

@@ -5,6 +5,8 @@ by sleeping at the start of the forward phase, where slow hardware would lose it
 
 - a minimum (`--step-time`), so that a demo fleet runs at a calm pace on two cores;
 - a factor (fault `slow`), so that a rank is x times slower than it was.
+
+A third, fault `slow-data`, loses the same time while data is loaded.
 """
 
 from __future__ import annotations
@@ -34,9 +36,14 @@ class Pace:
         self._work_s: deque[float] = deque(maxlen=_WINDOW)
         self._began = 0.0
 
+    def load_data(self, slow_factor: float = 1.0) -> None:
+        """Sleep as long as the work of a step takes, times what is above 1 in the factor."""
+        if slow_factor > 1.0:
+            self._sleep(max(self._step_time_s, self._measured_s()) * (slow_factor - 1.0))
+
     def begin_work(self, slow_factor: float = 1.0) -> None:
         """Sleep what this step lacks, then measure from here."""
-        work_s = median(self._work_s) if self._work_s else 0.0
+        work_s = self._measured_s()
         stretched_s = max(self._step_time_s, work_s) * slow_factor
         if stretched_s > work_s:
             self._sleep(stretched_s - work_s)
@@ -45,3 +52,6 @@ class Pace:
     def end_work(self) -> None:
         """The work of this step is done."""
         self._work_s.append(self._clock() - self._began)
+
+    def _measured_s(self) -> float:
+        return median(self._work_s) if self._work_s else 0.0

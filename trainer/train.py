@@ -36,7 +36,9 @@ from torch import Tensor, nn
 from torchft import Manager, ProcessGroupGloo
 
 import worker_server
-from trainer import data, faults, model, options, status
+from trainer import aside, broken, data, faults, link, model, options, status
+from trainer.faults import Kind, Variant
+from trainer.injector import Injector
 from trainer.pace import Pace
 from worker_server.wire import rank_name
 
@@ -78,7 +80,15 @@ def read_place() -> Place:
     )
 
 
-def join_group(place: Place, timeout_s: float) -> dist.ProcessGroup | None:
+@dataclass(frozen=True, slots=True)
+class Intra:
+    """The ranks of one replica group, twice: jobs have several process groups over them."""
+
+    gradients: dist.ProcessGroup
+    metrics: dist.ProcessGroup
+
+
+def join_group(place: Place, timeout_s: float) -> Intra | None:
     """Meet the other ranks of this replica group; None when this rank is the whole group.
 
     `init_process_group` also brings up the store in which TorchFT's Manager leaves its address.
@@ -87,8 +97,10 @@ def join_group(place: Place, timeout_s: float) -> dist.ProcessGroup | None:
     dist.init_process_group("gloo", timeout=timeout)
     if place.world_size == 1:
         return None
-    group: dist.ProcessGroup = dist.new_group(timeout=timeout, group_desc="intra")
-    return group
+    return Intra(
+        gradients=dist.new_group(timeout=timeout, group_desc="intra"),
+        metrics=dist.new_group(timeout=timeout, group_desc="metrics"),
+    )
 
 
 def flatten_gradients(network: nn.Module) -> Tensor:
@@ -142,6 +154,10 @@ def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) 
         state_dict=lambda: state,
         min_replica_size=opt.min_replicas,
         use_async_quorum=True,  # the quorum forms while this rank computes
+        # The seed makes all weights equal. TorchFT would copy them at step 0, for each group rank
+        # from another group, and a group that is copied to brings no gradient to that step: the
+        # ranks of one group, who hold the same weights, would take different first steps.
+        init_sync=False,
         timeout=timedelta(seconds=opt.timeout_s),
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
@@ -151,22 +167,20 @@ def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) 
 
 
 def average_in_group(
-    gradients: Tensor, loss: Tensor, group: dist.ProcessGroup, variant: faults.Variant | None
+    gradients: Tensor, loss: Tensor, intra: Intra, variant: Variant | None
 ) -> None:
     """Average both over the ranks of this replica group, in place; `variant` injects a fault."""
-    if variant is None:
-        dist.all_reduce(gradients, group=group)
-    elif variant is faults.Variant.SIZE:
-        dist.all_reduce(gradients[: gradients.numel() // 2], group=group)
+    if variant is not None:
+        broken.all_reduces(gradients, loss, intra.gradients, intra.metrics, variant)
     else:
-        gathered = [torch.empty_like(gradients) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(gathered, gradients, group=group)
-    dist.all_reduce(loss, group=group)
-    gradients /= dist.get_world_size(group)  # gloo sums; it has no average
-    loss /= dist.get_world_size(group)
+        dist.all_reduce(gradients, group=intra.gradients)
+        dist.all_reduce(loss, group=intra.metrics)
+    size = dist.get_world_size(intra.gradients)
+    gradients /= size  # gloo sums; it has no average
+    loss /= size
 
 
-def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR0915 - reads top to bottom
+def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: C901, PLR0915 - reads top to bottom
     """Train until `--steps` steps are committed.
 
     Raises:
@@ -188,12 +202,13 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR091
         optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
         state = collect_state(network, optimizer)
 
-        injector = faults.Injector(
+        injector = Injector(
             place.name,
             world_size=place.world_size,
             host=place.host,
             file=opt.fault_file,
             planned=faults.parse_specs(os.environ.get(faults.ENVIRONMENT, "")),
+            declare=reporter.phase,
         )
         pace = Pace(opt.step_time_s)
         record = status.open_for(opt.status_file, place.name)
@@ -217,10 +232,12 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR091
             clock = torch.tensor([step])
             if intra is not None:
                 # All ranks of the group read for the step of group rank 0.
-                dist.broadcast(clock, group_src=0, group=intra)
+                root = 1 if injector.take_mismatch(Variant.ROOT) else 0
+                dist.broadcast(clock, group_src=root, group=intra.gradients)
 
         with reporter.phase("data"):
             injector.poll(step)
+            pace.load_data(injector.slowness[Kind.SLOW_DATA])
             inputs, targets = corpus.batch(
                 seed=opt.seed,
                 step=int(clock),
@@ -231,36 +248,56 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR091
             )
 
         with reporter.phase("forward"):
+            injector.strike("forward")
             pace.begin_work(injector.slow_factor)
             loss = network(inputs, targets)
 
         with reporter.phase("backward"):
+            injector.strike("backward")
             gradients.zero_()
             loss.backward()
+            if injector.nan:
+                gradients[0] = math.nan
+            # Asked before anybody else's numbers are in it: that tells who was first.
+            finite = reporter.finite(loss=loss.detach(), grad_norm=gradients.norm())
             pace.end_work()
 
         with reporter.phase("communication"):
+            injector.strike("communication")
+            if injector.slowness[Kind.SLOW_LINK] > 1.0:
+                link.throttle(link.FAIR_BYTES_PER_S / injector.slowness[Kind.SLOW_LINK])
             mean_loss = loss.detach()
             if intra is not None:
-                average_in_group(gradients, mean_loss, intra, injector.take_mismatch())
+                variant = injector.take_mismatch(*broken.VARIANTS)
+                average_in_group(gradients, mean_loss, intra, variant)
+                norm = gradients.norm()
+                finite = reporter.finite(loss=mean_loss, grad_norm=norm, where="group") and finite
 
-            # TorchFT would commit a NaN. This group abstains from such a step instead: it
-            # brings zeros, so that the other groups can commit, and votes no for itself.
-            # One step behind, it then heals from them.
-            loss_value = float(mean_loss)
-            finite = math.isfinite(loss_value) and bool(gradients.norm().isfinite())
+            # TorchFT would commit a NaN, and a vote against it after the exchange keeps it from
+            # this group alone. This group abstains from such a step instead: it brings zeros, so
+            # that the other groups can commit, and votes no for itself. One step behind, it then
+            # heals from them.
             if not finite:
                 gradients.zero_()
 
             # Across groups: waits for the quorum, then averages over its participants.
             manager.allreduce(gradients).wait()
+            # What came back may hold somebody else's NaN: nobody takes that in.
+            finite = reporter.finite(grad_norm=gradients.norm(), where="exchanged") and finite
             if not finite:
-                manager.report_error(FloatingPointError(f"loss {loss_value} at step {step}"))
+                manager.report_error(FloatingPointError(f"not finite at step {step}"))
             committed = manager.should_commit()  # a healing group loads its new weights in here
 
         with reporter.phase("optimizer"):
+            injector.strike("optimizer")
             if committed:
                 optimizer.step()
+                if injector.take_corruption():
+                    broken.flip_bit(network)
+                # Every rank of every group holds all weights: one shard, equal everywhere.
+                reporter.fingerprint(network, manager.current_step(), shard=0)
+
+        loss_value = float(mean_loss) * injector.take_spike()
 
         reporter.end_step(
             step, committed=committed, loss=loss_value, tokens=opt.batch * opt.context
@@ -279,6 +316,18 @@ def train(opt: options.Options, reporter: StepReporter) -> None:  # noqa: PLR091
             )
         if committed and opt.fingerprint_every and done % opt.fingerprint_every == 0:
             record.write("fingerprint", step=done, sha256=status.fingerprint(state))
+
+        if committed:
+            aside.now_and_then(
+                opt,
+                step=done,
+                rank=place.name,
+                network=network,
+                corpus=corpus,
+                state=state,
+                reporter=reporter,
+                record=record,
+            )
 
     record.write("finished", step=manager.current_step())
     record.close()

@@ -6,6 +6,7 @@ before: a loop that does that does it itself, and not because of us.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Final
 
 MOST: Final = 2**61
@@ -62,3 +63,14 @@ def _near(value: Any) -> Any:
     if place is not None and place != "cpu":
         raise OddFigureError(f"it is on {place}, and reading it would make the rank wait")
     return value.detach() if getattr(value, "requires_grad", False) is True else value
+
+
+def is_finite(value: Any) -> bool | None:
+    """Whether a figure is neither NaN nor infinite; None where that cannot be read at once.
+
+    Never waits for an accelerator: what lies on one is not read.
+    """
+    try:
+        return isfinite(value if value.__class__ is float else to_float(value))
+    except OddFigureError:
+        return None

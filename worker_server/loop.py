@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from math import isfinite
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker_server.complaint import complain
 from worker_server.page import layout
 from worker_server.page.writer import PageWriter, StepFacts
+
+if TYPE_CHECKING:
+    from worker_server.soundness import Soundness
 
 
 class Loop:
@@ -34,6 +37,27 @@ class Loop:
         self._open = False
         self._begin_ns = 0
         self._end_ns = 0
+        self.heals = 0
+        """Attempts in which the Manager healed."""
+        self.soundness: Soundness | None = None
+        """Is told of every end."""
+
+    @property
+    def attempt_now(self) -> int:
+        """The open attempt, or the one that its end will open."""
+        return self.facts.attempt if self._open else self.facts.attempt + 1
+
+    @property
+    def step_now(self) -> int | None:
+        """The open attempt's step; None while none is open: only its end tells it."""
+        return self.step_of(self.facts.step) if self._open else None
+
+    def step_of(self, step: int, committed: bool = False) -> int:
+        """An attempt's step as TorchFT numbers it by now: where a heal came before the forward
+        pass, the number with which the attempt began is that of weights that are gone.
+        """
+        number = getattr(self._manager, "_step", None)
+        return max(step, number - committed) if number.__class__ is int else step
 
     def begin(self, step: int) -> None:
         """An attempt begins; that is progress, whatever the phase."""
@@ -77,10 +101,13 @@ class Loop:
         if loss is not None:
             facts.loss = loss
             facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
+        if self.soundness is not None:
+            self.soundness.end(loss, self.step_of(step, committed))
         self._open = False
         self._end_ns = now
         if self._manager is not None:
             self._read_manager(self._manager, facts)
+            self.heals += facts.healing
         page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
         page.write_step(facts)
 

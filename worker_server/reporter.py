@@ -15,8 +15,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from worker_server import wire
+from worker_server.figures import is_finite
+from worker_server.fingerprint import Fingerprinter
 from worker_server.loop import Loop
 from worker_server.page.writer import PageWriter
+from worker_server.soundness import LOCAL, Soundness
 from worker_server.voice import NO_CONTEXT, Floor, Voice
 
 
@@ -62,6 +65,43 @@ class StepReporter(Source, Protocol):
         higher rank speaks (reporter, lightning or torchtitan, torchft, optimizer).
         """
 
+    def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:
+        """Whether these are finite; False is a vote against the commit of this step.
+
+        Ask before the gradient goes to others, so that the monitor sees who was first. It reads
+        numbers and tensors on the CPU; a tensor on an accelerator counts as finite, unread.
+
+        Args:
+            loss: of this rank's own batch.
+            grad_norm: norm (or any sum) of the gradient.
+            where: `local`, before any exchange; `group`, after one within the replica group;
+                `exchanged`, after the one across groups.
+        """
+
+    def fingerprint(
+        self,
+        parameters: Any,
+        step: int,
+        *,
+        every: int | None = None,
+        shard: int | None = None,
+        replicas_equal: bool = True,
+    ) -> None:
+        """After a commit: publish a hash of the weights, so that unequal replicas are found.
+
+        Call it with every committed step; it acts on every so many of them (`every`, else
+        LIGHTKEEPER_FINGERPRINT_EVERY, else 10; 0: never), on all groups on the same ones.
+
+        Args:
+            parameters: a module, its parameters, or a mapping of tensors; local shards count.
+            step: the job's committed steps, the same number in all groups.
+            every: steps between two fingerprints; the same in all groups.
+            shard: which part of the weights this rank holds (default: its group rank). Ranks
+                that hold the same are compared, within a group too.
+            replicas_equal: False while replicas differ by design (between two syncs of LocalSGD
+                or DiLoCo): nothing is taken.
+        """
+
     def observe_manager(self, manager: object) -> None:
         """Read quorum and health from this torchft Manager from now on."""
 
@@ -102,6 +142,27 @@ class NullReporter:
         """Nothing, from anybody."""
         return self
 
+    def finite(
+        self,
+        *,
+        loss: Any = None,
+        grad_norm: Any = None,
+        where: str = LOCAL,  # noqa: ARG002
+    ) -> bool:
+        """The same answer: a loop that votes by it must not vote otherwise without us."""
+        return is_finite(loss) is not False and is_finite(grad_norm) is not False
+
+    def fingerprint(
+        self,
+        parameters: Any,
+        step: int,
+        *,
+        every: int | None = None,
+        shard: int | None = None,
+        replicas_equal: bool = True,
+    ) -> None:
+        """Nothing."""
+
     def observe_manager(self, manager: object) -> None:
         """Nothing."""
 
@@ -120,6 +181,8 @@ class Reporter(Voice):
         floor.voices[self.name] = self
         self._find_url = find_url
         self._url: str | None = None
+        self._soundness = Soundness(self.loop)
+        self._fingerprinter = Fingerprinter(self.loop)
 
     @property
     def url(self) -> str | None:
@@ -131,6 +194,28 @@ class Reporter(Voice):
     def from_source(self, name: str) -> Source:
         """A voice for somebody who knows the loop from outside."""
         return self._floor.voice(name)
+
+    def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:
+        """Whether these are finite, remembering the first that is not."""
+        try:
+            return self._soundness.look(loss, grad_norm, where)
+        except Exception as exc:  # noqa: BLE001  the vote is not ours to break
+            self._disable(exc)
+            return is_finite(loss) is not False and is_finite(grad_norm) is not False
+
+    def fingerprint(
+        self,
+        parameters: Any,
+        step: int,
+        *,
+        every: int | None = None,
+        shard: int | None = None,
+        replicas_equal: bool = True,
+    ) -> None:
+        """Publish a hash of the weights, where one is due."""
+        if replicas_equal:
+            shard = self.page.group_rank if shard is None else shard
+            self._fingerprinter.take(parameters, step, every, shard)
 
     def observe_manager(self, manager: object) -> None:
         """Read quorum and health from this torchft Manager from now on."""

@@ -82,6 +82,14 @@ class Floor:
             self.voices[name] = Voice(self, name)
         return self.voices[name]
 
+    def prepares(self, guess: Voice) -> bool:
+        """Whether somebody who knows better than `guess` says that training has not begun.
+
+        An optimizer is stepped before the first step where its state must exist at once.
+        """
+        nearer = self.phases is not None and self.phases.rank > guess.rank
+        return nearer and bool(self.loop.outer) and self.loop.page.phase == layout.PHASE_INIT
+
     def publish(self) -> None:
         """Write to the page who speaks."""
         self.loop.page.write_sources(
@@ -237,7 +245,9 @@ class Voice:
         self._steps_thread = self._phases_thread = _LOST
 
     def _take_steps(self) -> bool:
-        if self._steps_thread or not self._may_speak(self._floor.steps):
+        if self._steps_thread or self._floor.prepares(self):
+            return False
+        if not self._may_speak(self._floor.steps):
             return False
         if self._floor.steps is not None:
             self._floor.steps._steps_thread = _LOST

@@ -46,7 +46,24 @@ def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
     culprits: set[int] = set()
     for one, other in combinations(collectives, 2):
         culprits.update(_conflict(graph, witness, one, other))
+    if len(collectives) < len(sides) and not culprits:
+        culprits.update(_out_of_habit(graph, witness, sides))
     return _root(graph, nodes, Fault.ORDER_INVERSION, sides, tuple(sorted(culprits)))
+
+
+def _out_of_habit(graph: Graph, witness: Witness, sides: Sequence[_Side]) -> tuple[int, ...]:
+    """The one side that calls what it never called at this place, all others being as usual.
+
+    A rank in a transfer and one in a collective both have to call neither: nothing to count.
+    """
+    front = graph.index.front
+    first = [[min(front.get(rank, ()), default=None) for rank in side.ranks] for side in sides]
+    if any(row is None for rows in first for row in rows):
+        return ()
+    habits = [witness.of(row for row in rows if row is not None) for rows in first]
+    if habits.count(Habit.UNUSUAL) != 1 or habits.count(Habit.USUAL) != len(habits) - 1:
+        return ()
+    return sides[habits.index(Habit.UNUSUAL)].ranks
 
 
 def _conflict(graph: Graph, witness: Witness, one: _Side, other: _Side) -> tuple[int, ...]:
@@ -123,6 +140,8 @@ def _root(
     match kind:
         case Fault.POINT_TO_POINT:
             end = "the sends and receives are in an order that cannot work."
+        case _ if culprits and any(side.stuck.transfer is not None for side in sides):
+            end = f"{wording.ranks(job, culprits)} never called that at this place before."
         case _ if culprits:
             end = f"{wording.ranks(job, culprits)} took them in another order than the others."
         case _:

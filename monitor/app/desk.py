@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, cast
 
 from flask import Flask, current_app
@@ -38,6 +39,8 @@ class Desk:
     """Whether only this machine can reach the monitor."""
     open_reads: bool = False
     """Whether anybody who reaches the monitor may read ranks through it."""
+    bundle: Callable[[IncidentId], Path | None] = lambda _: None
+    """The file of an incident's evidence."""
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

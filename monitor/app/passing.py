@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, request, send_file
 
 from monitor.app.answers import Refusal, check_origin, check_reader, check_token
 from monitor.app.desk import the_desk
 from monitor.fetch import FetchError, Question
-from monitor.names import RankName
+from monitor.names import IncidentId, RankName
 from monitor.poller import describe_status
 from worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -58,9 +58,25 @@ _PROFILE: Final = _Page(PATH_PROFILE, 70.0, 64 * _MIB, ("duration",))
 """Its duration comes on top, twice: that is what a WorkerServer gives the rank."""
 
 passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters,profile}`."""
+"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters,profile}`, and
+what of it was saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 _profiling = threading.BoundedSemaphore(1)
+
+
+@passing.get("/v1/incidents/<incident_id>/bundle")
+def bundle(incident_id: str) -> Response:
+    """What ranks said when the incident began and before the eviction, as a zip."""
+    check_reader()
+    path = the_desk().bundle(IncidentId(incident_id))
+    if path is None:
+        raise Refusal(404, f"no evidence of {incident_id}: too old, or none was taken")
+    try:
+        response = send_file(path, "application/zip", as_attachment=True)
+    except OSError as exc:
+        raise Refusal(404, f"the evidence of {incident_id} is gone: {exc.strerror}") from exc
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
 @passing.get("/v1/ranks/<rank>/profile")

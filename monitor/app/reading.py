@@ -15,10 +15,12 @@ from monitor.names import Host
 from monitor.view import (
     SCHEMA,
     View,
+    degraded,
     entry_to_json,
     groups_to_json,
     incident_json,
     ranks_to_json,
+    self_health_to_json,
     snapshot_to_json,
 )
 
@@ -106,17 +108,38 @@ def metrics() -> Response:
 
 @reading.get("/healthz")
 def healthz() -> Response:
-    """Alive: this process answers."""
-    return answer({"ok": True, "version": the_desk().version})
+    """Alive: this process answers. What it cannot do is named; the status stays 200.
+
+    A restart mends no detector, and a supervisor would restart it for ever.
+    """
+    view = the_desk().view()
+    troubles = () if view is None else degraded(view)
+    body = {
+        "ok": True,
+        "version": the_desk().version,
+        "status": "degraded" if troubles else "ok",
+        "degraded": list(troubles),
+    }
+    if view is not None:
+        body["self_health"] = self_health_to_json(view)
+    return answer(body)
 
 
 @reading.get("/readyz")
 def readyz() -> Response:
-    """Ready: the loop has ticked lately."""
-    age_s = the_desk().clock.now_s() - _view().snapshot.now_s
+    """Ready: the loop has ticked lately, and at least one kind of fault is looked for.
+
+    One crashed detector leaves it ready: ranks renew their leases and launchers ask for admission
+    here, and who is not ready gets no requests.
+    """
+    view = _view()
+    age_s = the_desk().clock.now_s() - view.snapshot.now_s
     if age_s > max(_STALE_TICKS * the_desk().tick_s, _STALE_LEAST_S):
         raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
-    return answer({"ready": True, "last_tick_age_s": round(age_s, 3)})
+    if view.result.blind:
+        raise Refusal(503, "nothing is judged: every kind of fault is unknown")
+    body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
+    return answer(body)
 
 
 def _view() -> View:

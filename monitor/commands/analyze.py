@@ -11,19 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from monitor.analysis.analyse import analyse
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.offline import add_format, reading_bar, show, shown, status_of
+from monitor.dumps.bundle import bundle_in
 from monitor.dumps.load import load
 from monitor.flight_recorder import FlightRecordError
 from monitor.flight_recorder.job import Job
 from monitor.reports.html import page
 from monitor.reports.json import report
+from monitor.reports.online import Online, lines, online
 from monitor.reports.progress import concerned, named
 from monitor.reports.text import print_report
-from monitor.reports.wording import clean, group_label
+from monitor.reports.wording import clean, group_label, sentence
 
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
@@ -32,8 +36,9 @@ EXAMPLES = """\
 what to give it:
   Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote them
   (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers of
-  /v1/flight_recorder, or a zip of any of these. A file's name ends in its rank: nccl_trace_rank_7,
-  7.json. All ranks if you have them; it says what a missing one hides.
+  /v1/flight_recorder, a zip of any of these, or the evidence of an incident that the monitor saved.
+  A file's name ends in its rank: nccl_trace_rank_7, 7.json. All ranks if you have them; it says
+  what a missing one hides.
 
 examples:
   lightkeeper analyze /tmp/nccl_trace_rank_*              who hangs my job?
@@ -92,23 +97,31 @@ def _run(args: argparse.Namespace) -> int:
     members = None if args.members is None else read_members(args.members)
     if args.html is not None:
         _check_writable(args.html)  # not only after a long load
-    job = _load(args.paths, args.world_size, members)
+    bundle = bundle_in(args.paths)
+    job = _load(args.paths, args.world_size, members, evidence=bundle is not None)
     groups = _groups(job, args.group)
     analysis = analyse(job)
+    told = online(job, analysis, bundle)
     if args.details:
         groups = tuple(dict.fromkeys((*groups, *concerned(analysis)[:_DETAILED])))
-    show(
-        as_json=args.format == "json",
-        body=lambda: report(job, analysis),
-        text=lambda console: print_report(console, job, analysis, groups),
-    )
+
+    def text(console: Console) -> None:
+        if told is not None:
+            _print_told(console, job, told)
+        print_report(console, job, analysis, groups)
+
+    show(as_json=args.format == "json", body=lambda: report(job, analysis, told), text=text)
     if args.html is not None:
-        _write(args.html, page(job, analysis))
-    return FAILED if analysis.findings else DONE
+        _write(args.html, page(job, analysis, told))
+    return FAILED if analysis.findings or told else DONE
 
 
 def _load(
-    paths: Sequence[Path], world_size: int | None, members: Mapping[str, Sequence[int]] | None
+    paths: Sequence[Path],
+    world_size: int | None,
+    members: Mapping[str, Sequence[int]] | None,
+    *,
+    evidence: bool,
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
@@ -118,7 +131,7 @@ def _load(
             job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
         raise CommandError(f"no usable flight record: {clean(str(exc), 500)}", USAGE) from exc
-    if not job.ranks:
+    if not job.ranks and not evidence:  # a bundle says what the monitor saw also without records
         raise CommandError(_why_nothing(job, paths), USAGE)
     return job
 
@@ -163,6 +176,14 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
             f"{len(found)} process groups are called that; name one, such as {label!r}", USAGE
         )
     return tuple(found)
+
+
+def _print_told(out: Console, job: Job, one: Online) -> None:
+    heading, facts = lines(job, one)
+    out.print(Text(sentence(heading), "bold red" if one.sure else "bold magenta"))
+    for what, seen in facts:
+        out.print(Text(f"   {what + ': ' if what else ''}{seen}"))
+    out.print(Text("\nby the flight records alone:", "dim"))
 
 
 def _count(text: str) -> int:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
+from monitor.journal.shelf import Limits
 from monitor.service import TOKENLESS, Options, Service, StartError, reach
 
 log = logging.getLogger("lightkeeper")
@@ -34,6 +36,8 @@ examples:
   the same, where the ranks' WorkerServers speak TLS (LIGHTKEEPER_TLS_CERT, LIGHTKEEPER_TLS_KEY):
     lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
         --ca-file ca.pem
+  without a record of every tick (256 MB at most, for `lightkeeper replay`):
+    lightkeeper monitor --lighthouse http://head:29510 --no-journal
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
 
@@ -61,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         default=default_store(),
         help="SQLite file that survives a restart (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--evidence-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of evidence bundles (default: beside the store; --set evidence_count=0: none)",
     )
     parser.add_argument("--tick", type=float, metavar="S", help="seconds between sweeps (1.0)")
     parser.add_argument(
@@ -99,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=24.0,
         help="how long the host of an evicted group is refused (%(default)g; 0: until released)",
     )
+    _add_journal_options(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -106,7 +117,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other threshold of monitor/config.py, repeatable",
     )
+    add_notify_options(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is held and why")
+
+
+def _add_journal_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="DIR",
+        help="where every tick is recorded for `lightkeeper replay` "
+        "(default: beside the store, monitor.db -> monitor.journal)",
+    )
+    parser.add_argument("--no-journal", action="store_true", help="record no ticks")
+    parser.add_argument(
+        "--journal-mb",
+        type=float,
+        metavar="MB",
+        default=256,
+        help="size of all journal files; the oldest is removed (%(default)g)",
+    )
+    parser.add_argument(
+        "--journal-file-mb",
+        type=float,
+        metavar="MB",
+        help="size of one file, each of which can be replayed alone (an eighth of all)",
+    )
+    parser.add_argument(
+        "--journal-file-hours",
+        type=float,
+        metavar="H",
+        default=1.0,
+        help="begin a new file at least so often (%(default)g)",
+    )
 
 
 def default_store() -> Path:
@@ -152,8 +195,9 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
+    config = _config(args)
     return Options(
-        config=_config(args),
+        config=config,
         bind=args.bind,
         store=args.store,
         lighthouse=url,
@@ -162,7 +206,25 @@ def _options(args: argparse.Namespace) -> Options:
         ca_file=args.ca_file,
         open_reads=args.open_reads,
         patience=Patience(quarantine_s=last_s),
+        evidence=args.evidence_dir,
+        sinks=sinks_of(args, config.notify_expire_s),
+        public_url=public_url_of(args),
+        journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
+        limits=_limits(args),
     )
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    total_mb = args.journal_mb
+    file_mb = total_mb / 8 if args.journal_file_mb is None else args.journal_file_mb
+    for name, value, low, high in (
+        ("--journal-mb", total_mb, 1, 1e6),
+        ("--journal-file-mb", file_mb, 0.1, total_mb / 2),
+        ("--journal-file-hours", args.journal_file_hours, 0.001, 24 * 366),
+    ):
+        if not low <= value <= high:
+            raise CommandError(f"{name} is {value:g}, expected {low:g} to {high:g}", USAGE)
+    return Limits(int(total_mb * 1e6), int(file_mb * 1e6), args.journal_file_hours * 3600.0)
 
 
 def _config(args: argparse.Namespace) -> KeeperConfig:

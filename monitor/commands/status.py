@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 from urllib.parse import quote
 
+from rich.console import Console
 from rich.text import Text
 
 from monitor.commands.ask import add_ask_options, ask
@@ -45,6 +46,8 @@ def run_status(args: argparse.Namespace) -> int:
         print_json(body)
         return DONE
     out = console()
+    for one in body.get("unknown", []):
+        out.print(Text(f"! unknown: {one['kind']}: {one['why']}", style="magenta"))
     for trouble in body["troubles"]:
         out.print(Text(f"! {trouble}", style="yellow"))
     if body["observe"]:
@@ -76,11 +79,24 @@ def run_status(args: argparse.Namespace) -> int:
         )
     out.print(ranks)
     for one in body["incidents"]:
-        out.print(Text(f"{one['state']}: {one['reason']} ({one['id']})", style="bold red"))
+        out.print(
+            Text(
+                f"{one['severity']}, {one['state']}: {one['reason']} ({one['id']})",
+                style="bold red",
+            )
+        )
+        _print_bundle(out, args, one)
     for one in body["quarantine"]:
         until = moment(one["until_s"]) if one["until_s"] else "released"
         out.print(Text(f"quarantine: {one['host']} until {until}: {one['reason']}"))
     return DONE
+
+
+def _print_bundle(out: Console, args: argparse.Namespace, incident: dict[str, Any]) -> None:
+    """Where its evidence is; `lightkeeper analyze` reads it."""
+    bundle = incident.get("bundle")  # an older monitor has none
+    if bundle is not None:
+        out.print(Text(f"  evidence: {args.monitor.rstrip('/')}{bundle['url']}", style="dim"))
 
 
 def _lighthouse(lighthouse: dict[str, Any]) -> str:
@@ -98,13 +114,14 @@ def run_incidents(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json(body)
         return DONE
-    incidents = table("incidents", "id", "since", "kind", "state", "culprits", "what")
+    incidents = table("incidents", "id", "since", "kind", "state", "severity", "culprits", "what")
     for one in body["incidents"]:
         incidents.add_row(
             cell(one["id"]),
             cell(moment(one["milestones"]["first_seen_s"])),
             cell(one["kind"]),
             word(one["state"]),
+            word(one["severity"]),
             cell(one["culprits"]),
             cell(one["reason"]),
         )
@@ -118,7 +135,9 @@ def _one(args: argparse.Namespace) -> int:
         print_json(body)
         return DONE
     out = console()
-    out.print(Text(f"{body['id']}: {body['kind']}, {body['state']}", style="bold"))
+    out.print(
+        Text(f"{body['id']}: {body['kind']}, {body['severity']}, {body['state']}", style="bold")
+    )
     out.print(Text(body["reason"]))
     for source, seen in body["evidence"].items():
         out.print(Text(f"  {source}: {seen}"))
@@ -134,6 +153,7 @@ def _one(args: argparse.Namespace) -> int:
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
         story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
     out.print(story)
+    _print_bundle(out, args, body)
     if body["resolution"]:
         out.print(Text(f"resolved: {body['resolution']}", style="green"))
     return DONE

@@ -22,6 +22,10 @@ _STYLES: Final = {
     "evicting": "bold yellow",
     "pending": "yellow",
     "resolved": "green",
+    "critical": "bold red",
+    "warning": "yellow",
+    "info": "cyan",
+    "unknown": "magenta",
 }
 
 

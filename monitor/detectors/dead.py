@@ -37,8 +37,10 @@ def _gone(track: RankTrack) -> bool:
 
 
 def _finished(track: RankTrack) -> bool:
-    """Whether a rank had said that its training was over."""
-    return track.step is not None and track.step.phase == FINISHED_PHASE
+    """Whether a rank had said that its training was over; without phases, by its exit status."""
+    if track.doing == FINISHED_PHASE:
+        return True
+    return not track.phased and track.report is not None and track.report.process.exit_code == 0
 
 
 def _job_ended(history: History) -> bool:
@@ -114,7 +116,7 @@ def _host_lost(history: History, group: GroupName, members: tuple[RankTrack, ...
     silent = all(
         track.silent_since_s is not None
         and history.now_s - track.silent_since_s >= limit_s
-        and track.step is not None
+        and track.report is not None
         and not _finished(track)
         for track in members
     )

@@ -4,6 +4,11 @@ Theory of operation. The wait-for graph has no root then: nobody is alone, dead 
 the members wait for each other in a circle (order inversion), for a send that nobody receives, or
 are all inside the same collective (class H3) is told by their flight records, see `recorded`.
 Inconsistent calls are the mismatch detector's; they too can stand in a circle, and explain it.
+
+Of those all inside the same collective the records may name the rank whose GPU is behind. Where
+they do not, it is still the group that is stuck, as long as it is the only one and all others are
+seen waiting for it. Then the group is accused as a whole, once the collective lasts longer than any
+healthy one. Two stuck groups are "cannot tell": they may share a switch.
 """
 
 from __future__ import annotations
@@ -14,13 +19,15 @@ from monitor.analysis.finding import Fault, Finding
 from monitor.detectors.recorded import Opinion, opinion, sure
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, Stuck, WaitGraph
-from monitor.history import History
-from monitor.names import GroupName
+from monitor.history import INSIDE, History
+from monitor.names import GroupName, RankName
 
 _KINDS: Final = (
     Fault.ORDER_INVERSION, Fault.POINT_TO_POINT, Fault.GPU_BEHIND, Fault.STUCK_INSIDE,
     Fault.TIMED_OUT,
 )  # fmt: skip
+_THE_GROUPS: Final = (Fault.STUCK_INSIDE, Fault.TIMED_OUT)
+"""Told of a group where no rank of it can be told."""
 _EXCUSES: Final = (Standing.DEAD, Standing.SILENT)
 
 
@@ -39,7 +46,33 @@ def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def _patient(history: History, stuck: Stuck) -> bool:
     allowed_s = max(history.hang_after_s(history.tracks[rank]) for rank in stuck.joined)
-    return stuck.stall_s >= allowed_s * history.config.unwitnessed_factor
+    usual_s = max(_usual_s(history, rank) for rank in stuck.joined)
+    return stuck.stall_s >= max(allowed_s * history.config.unwitnessed_factor, usual_s)
+
+
+def _usual_s(history: History, rank: RankName) -> float:
+    """Twice the longest that a collective all were in has lasted in this job."""
+    role = history.tracks[rank].identity.group_rank
+    known = history.habits.learned(role, INSIDE, history.now_s, None)
+    return 0.0 if known is None else history.config.habit_factor * known.span_s
+
+
+def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
+    """Whether this group is stuck for long, no other is, and all of the others wait for it."""
+    longest_s = history.config.stuck_inside_s
+    others = [track for track in history.present() if track.group != stuck.group]
+    still_s = history.config.stall_floor_s / 2
+    return (
+        stuck.stall_s >= longest_s
+        and bool(others)
+        and {one.group for one in graph.stuck if one.stall_s >= still_s} == {stuck.group}
+        and all(
+            graph.standing[track.rank] is Standing.WAITING and track.stall_s >= still_s
+            for track in others
+            if history.participating(track) or not track.phased
+        )
+        and any(graph.standing[track.rank] is Standing.WAITING for track in others)
+    )
 
 
 def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
@@ -65,14 +98,22 @@ def _verdict(
     between = tuple(rank for side in found.between for rank in side)
     culprits = said.names(found.culprits) or said.names(between) or members
     track = history.tracks[culprits[0]]
+    confidence, reason = found.confidence if sure(found) else Confidence.UNSURE, found.reason
+    if not sure(found) and found.kind in _THE_GROUPS and _group_alone(history, graph, stuck):
+        confidence, culprits = Confidence.LIKELY, members
+        reason = (
+            f"{reason} Every other group waits for {stuck.group}, so it is in this group, "
+            "whichever of its ranks."
+        )
     return Verdict(
         kind=Kind.DEADLOCK,
         culprits=culprits,
         groups=(stuck.group,),
-        reason=found.reason,
-        confidence=found.confidence if sure(found) else Confidence.UNSURE,
+        reason=reason,
+        confidence=confidence,
         since_s=(history.now_s if track.report_s is None else track.report_s) - stuck.stall_s,
         victims=tuple(sorted({*graph.victims(culprits), *members} - set(culprits))),
-        evidence=dict(found.evidence),
+        evidence=dict(found.evidence)
+        | {"source": f"flight records, found by heads at {history.config.tick_s:g} s polls"},
         signature=f"deadlock:{found.kind}:{stuck.process_group}:{'/'.join(stuck.ops)}",
     )

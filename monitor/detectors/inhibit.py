@@ -30,12 +30,18 @@ def inhibit(
         blamed: victim -> group of the culprit, of open incidents.
         stalled: whether anything but slowness is wrong anywhere.
     """
-    mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH for g in v.groups}
+    mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH and v.stops for g in v.groups}
     dead = {g for v in verdicts if v.kind is Kind.DEAD for g in v.groups}
+    others = [v for v in verdicts if v.kind not in (Kind.STRAGGLER, Kind.REPLICA_LAG)]
+    faulty = {g for v in others for g in v.groups}
+    spoilt = any(v.kind is Kind.STATE_CORRUPT for v in others)
     kept: list[Verdict] = []
     reasons: dict[tuple[Kind, GroupName], str] = {}
     for verdict in verdicts:
         why = _why(verdict, shielded, mismatched, dead, blamed, stalled=stalled)
+        lags = verdict.kind is Kind.REPLICA_LAG
+        if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
+            why = why or ""  # a loop has pauses between its turns: what is in them is another's
         if why is None:
             kept.append(verdict)
         elif why:
@@ -43,7 +49,7 @@ def inhibit(
     return tuple(kept), reasons
 
 
-def _why(
+def _why(  # noqa: PLR0911 - one reason a line
     verdict: Verdict,
     shielded: Collection[tuple[Kind, GroupName]],
     mismatched: set[GroupName],
@@ -58,6 +64,8 @@ def _why(
         return "it is under an eviction"
     if groups & mismatched and verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED, Kind.DEADLOCK):
         return "explained by a mismatch in the same group"
+    if groups & mismatched and verdict.kind is Kind.MISMATCH and not verdict.stops:
+        return ""  # the one that hangs is told first
     if groups & dead and verdict.kind is Kind.NOT_ENTERED:
         return "explained by a dead process in the same group"
     if verdict.kind is Kind.DEAD and all(rank in blamed for rank in verdict.culprits):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from monitor.analysis.finding import Fault
 from monitor.detectors.recorded import opinion, sure
@@ -43,6 +44,8 @@ class _Scene:
     members: tuple[RankName, ...]
     ahead: tuple[RankName, ...] = ()
     """Members inside, when the others wait elsewhere; empty when all are inside."""
+    stall_s: float = inf
+    """At least so long nobody inside moved: an older record shows another moment."""
 
 
 def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -69,7 +72,9 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     for group, members in history.groups().items():
         if len(members) > 1 and any(graph.standing[t.rank] is Standing.DEAD for t in members):
             involved.add(group)
-            wanted.update(track.rank for track in members if _lacks(history, track.rank))
+            wanted.update(
+                t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
+            )
     if involved:
         others = [
             next((t for t in members if graph.standing[t.rank] is not Standing.SILENT), None)
@@ -85,8 +90,16 @@ def _lacks(history: History, rank: RankName, scene: _Scene | None = None) -> boo
     record, age_s = history.record(history.tracks[rank]), history.record_age_s(rank)
     if record is None or age_s is None or age_s > history.config.record_repeat_s:
         return True
+    if scene is not None and age_s >= scene.stall_s:
+        return True
     inside = scene is not None and (not scene.ahead or rank in scene.ahead)
     return inside and scene is not None and record.at(scene.process_group, scene.seq) is None
+
+
+def _before_death(history: History, track: RankTrack) -> bool:
+    """Whether a dead rank's record was read before it died: its last call is not in it."""
+    age_s = history.record_age_s(track.rank)
+    return track.died_s is not None and age_s is not None and history.now_s - age_s <= track.died_s
 
 
 def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:
@@ -145,6 +158,7 @@ def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[_Scene]:
             size=stuck.size,
             members=tuple(sorted(members)),
             ahead=ahead,
+            stall_s=stuck.stall_s,
         )
 
 
@@ -174,7 +188,8 @@ def _dead_scenes(history: History, graph: WaitGraph) -> Iterable[_Scene]:
             continue
         for track in members:
             record = history.record(track)
-            if graph.standing[track.rank] is not Standing.DEAD or record is None:
+            dead = graph.standing[track.rank] is Standing.DEAD
+            if not dead or record is None or _before_death(history, track):
                 continue
             for entry in _last_unfinished(record):
                 known = record.members.get(entry.process_group, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.detectors.verdict import Confidence, Kind, Verdict
-from monitor.detectors.waits import SELF_HELD, Standing, WaitGraph
+from monitor.detectors.waits import SELF_HELD, Standing, WaitGraph, patience
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
@@ -13,6 +13,8 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each replica group that holds a root of the wait-for graph."""
     by_group: dict[GroupName, list[RankTrack]] = {}
     for rank in graph.roots:
+        if graph.standing[rank] is Standing.OUTSIDE:
+            continue  # its records are read first, see `unphased`
         track = history.tracks[rank]
         by_group.setdefault(track.group, []).append(track)
     found = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
@@ -25,17 +27,27 @@ def _verdict(
     culprits = tuple(track.rank for track in roots)
     victims = graph.victims(culprits)
     direct = any(graph.standing[rank] is not Standing.ALONE for rank in culprits)
-    waiting = f"{listed(victims)} {plural(victims, 'waits', 'wait')} for it"
+    if graph.fleet_pauses and not direct:
+        waiting, confidence = "all pause at once, so it may be the job", Confidence.UNSURE
+    elif victims:
+        waiting = f"{listed(victims)} {plural(victims, 'waits', 'wait')} for it"
+        confidence = Confidence.CERTAIN
+    else:
+        waiting = "nobody is seen waiting for it"
+        confidence = Confidence.CERTAIN if direct else Confidence.LIKELY
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
-        reason="; ".join(_what(history, graph, track) for track in roots)
-        + (f"; {waiting}" if victims else "; nobody is seen waiting for it"),
-        confidence=Confidence.CERTAIN if victims or direct else Confidence.LIKELY,
+        reason="; ".join(_what(history, graph, track) for track in roots) + f"; {waiting}",
+        confidence=confidence,
         since_s=min(_since_s(track) for track in roots),
         victims=victims,
-        evidence={track.rank: _evidence(history, track) for track in roots},
+        evidence={track.rank: _evidence(track) for track in roots}
+        | {
+            "threshold": "; ".join(dict.fromkeys(str(patience(history, graph, t)) for t in roots)),
+            "source": _source(history, graph, roots),
+        },
         signature=f"not_entered:{culprits[0]}:{_phase(roots[0])}",
     )
 
@@ -58,13 +70,23 @@ def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
     return still + usual
 
 
-def _evidence(history: History, track: RankTrack) -> str:
+def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:
+    """What the accusation rests on, and how fine that is."""
+    direct = (Standing.STOPPED, Standing.FROZEN)
+    if all(graph.standing[track.rank] in direct for track in roots):
+        return "the operating system's view of the process"
+    if all(graph.standing[track.rank] is Standing.LEFT for track in roots):
+        return f"heads at {history.config.tick_s:g} s polls"
+    return "phases"
+
+
+def _evidence(track: RankTrack) -> str:
     report, step = track.report, track.step
     if report is None or step is None:
         return "no report"
     return (
         f"phase {step.phase}, progress {step.progress}, commits {step.commits}, "
-        f"process {report.process.state or '?'}, allowed {seconds(history.allowance_s(track))}"
+        f"process {report.process.state or '?'}"
     )
 
 
@@ -112,7 +134,11 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             confidence=Confidence.LIKELY,
             since_s=min(track.silent_since_s or history.now_s for track in lost),
             victims=graph.victims(culprits),
-            evidence={track.rank: "unreachable" for track in lost},
+            evidence={track.rank: "unreachable" for track in lost}
+            | {
+                "source": f"heads at {history.config.tick_s:g} s polls",
+                "threshold": f"{history.config.silent_s:g} s of silence",
+            },
             signature=f"not_entered:{culprits[0]}:silent",
         ),
     )

@@ -1,10 +1,13 @@
-"""Compute-slow ranks (class S1): busy when the others already wait.
+"""Slow ranks (classes S1 and S2): busy when the others already wait.
 
 Measured: busy seconds a step (all phases but waiting and long ones), in windows common to
 the fleet, against the ranks of the same role: the same group rank in the other groups
 (ALGORITHMS.md section 6). Windows that a start, a heal or a death touched do not exist.
 With 4 and more in the cohort a robust z-score must agree; under 4 the rank must also have
-become slower than it was, or stay slow for long.
+become slower than it was, or stay slow for long. A rank with more tokens than its peers is slow
+only if it is slow a token. What it is slow at is the phase with the greatest excess; where all
+ranks of a group spend theirs inside the group's own collectives it is the transfer that is slow,
+and the group, not a rank, is to blame.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from monitor import cohort
+from monitor.detectors.slow_phase import TRANSFERS, Blame, blame
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
@@ -23,6 +27,8 @@ from monitor.pace import Pace, Window
 _SHARE_OF_STEP = 0.1
 """Of a step, what the excess must come to: less slows nobody down noticeably."""
 _BASELINE_WINDOWS = 3
+_MOSTLY_INSIDE = 0.5
+"""Share of the sweeps inside collectives from which a group is said to spend its time there."""
 _OWN_SHARE = 2 / 3
 """Of slow ranks in one group, those that work at least so long as the busiest are culprits; the
 others are slow because they wait for it inside forward and backward."""
@@ -37,6 +43,10 @@ class _Slow:
     lost_s: float
     alone_s: float
     """Busy seconds a step, less the share seen inside collectives of its own group."""
+    held: float
+    """That share."""
+    persistent: bool
+    blame: Blame
 
 
 def straggler(history: History) -> tuple[Verdict, ...]:
@@ -59,7 +69,7 @@ def _slow(history: History, pace: Pace) -> bool:
     """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
     return bool(
         cohort.slower(
-            pace.low_s,
+            pace.low_s / pace.work,
             pace.usual_s,
             step=pace.step_s,
             score=pace.z,
@@ -80,18 +90,22 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
     if sum(_slow(history, pace) for pace in present) < config.straggler_slow_windows:
         return None
     start, lost_s = _episode(history, track, windows)
+    persistent = _persistent(history, track, windows)
     if present[-1].cohort < cohort.SMALL and not (
-        _changed(history, track, windows[:start], present) or _persistent(history, track, windows)
+        _changed(history, track, windows[:start], present) or persistent
     ):
         return None
+    held = sum(pace.held for pace in present) / len(present)
     return _Slow(
         rank=track.rank,
         ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p)]),
         last=present[-1],
         since_s=windows[start].start_s,
         lost_s=max(0.0, lost_s),
-        alone_s=median([pace.busy_s for pace in present])
-        * (1 - sum(pace.held for pace in present) / len(present)),
+        alone_s=median([pace.busy_s for pace in present]) * (1 - held),
+        held=held,
+        persistent=persistent,
+        blame=blame(windows[-config.straggler_windows :], track.rank),
     )
 
 
@@ -137,8 +151,9 @@ def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> t
 
 
 def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict:
+    transfer = _slow_transfer(history, group, suspects)
     most_s = max(found.alone_s for found in suspects)
-    slow = [found for found in suspects if found.alone_s >= _OWN_SHARE * most_s]
+    slow = [one for one in suspects if transfer or one.alone_s >= _OWN_SHARE * most_s]
     held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
@@ -147,10 +162,8 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         kind=Kind.STRAGGLER,
         culprits=culprits,
         groups=(group,),
-        reason=f"{listed(culprits)} {plural(culprits, 'works', 'work')} "
-        f"{seconds(worst.last.busy_s)} a step where {worst.last.cohort - 1} "
-        f"{'peer takes' if worst.last.cohort == 2 else 'peers take'} "
-        f"{seconds(worst.last.usual_s)}: {worst.ratio:.1f} times as long in at least "
+        reason=f"{_what(culprits, worst, transfer=transfer)}: "
+        f"{worst.ratio:.1f} times as long in at least "
         f"{config.straggler_slow_windows} of {config.straggler_windows} windows",
         confidence=Confidence.LIKELY,
         since_s=min(found.since_s for found in slow),
@@ -163,7 +176,48 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
             found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "
             f"lost {found.lost_s:.1f} s since {found.since_s:.0f}"
             for found in slow
+        }
+        | {
+            "slow at": TRANSFERS if transfer else worst.blame.kind,
+            "course": _course(history, slow),
+            "source": f"phases, medians over windows of {seconds(config.window_s)} and more",
         },
         lost_s=max(found.lost_s for found in slow),
         signature=f"straggler:{culprits[0]}",
+    )
+
+
+def _course(history: History, slow: list[_Slow]) -> str:
+    config = history.config
+    if any(found.persistent for found in slow):
+        return f"persistent: slow in each of the last {config.persistent_windows} windows"
+    return f"lately: {config.straggler_slow_windows} of {config.straggler_windows} windows"
+
+
+def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) -> bool:
+    """Whether all ranks of a group are slow, in its collectives and not at work of their own.
+
+    All come in time then, and the transfer takes long (class S2): a link, not a rank.
+    """
+    ratio = history.config.straggler_ratio
+    return 1 < len(history.groups().get(group, ())) == len(suspects) and all(
+        found.held >= _MOSTLY_INSIDE and found.alone_s <= ratio * found.blame.peers_alone_s
+        for found in suspects
+    )
+
+
+def _what(culprits: tuple[RankName, ...], worst: _Slow, *, transfer: bool) -> str:
+    """Such as `rg_1.0 is slow in data loading, 0.8 s a step where 3 peers take 0.1 s`."""
+    last, found = worst.last, worst.blame
+    if transfer:
+        peers = f"{last.cohort - 1} other {'group takes' if last.cohort == 2 else 'groups take'}"
+        return (
+            f"the collectives inside the group of {listed(culprits)} are slow: its ranks come in "
+            f"time and take {seconds(last.busy_s)} a step where {peers} {seconds(last.usual_s)}"
+        )
+    peers = f"{found.peers} {'peer takes' if found.peers == 1 else 'peers take'}"
+    return (
+        f"{listed(culprits)} {plural(culprits, 'is', 'are')} slow in {found.kind}, "
+        f"{seconds(found.own_s)} a step where {peers} {seconds(found.peers_s)} "
+        f"(works {seconds(last.busy_s)} a step, peers {seconds(last.usual_s)})"
     )

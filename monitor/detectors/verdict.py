@@ -18,9 +18,23 @@ class Kind(StrEnum):
     MISMATCH = "mismatch"  # H2
     DEADLOCK = "deadlock"  # H2 by order, H3: all wait inside of collectives, nobody is absent
     STRAGGLER = "straggler"  # S1
+    REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
+    LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
+    STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
 
 
-__all__ = ["Confidence", "Kind", "Verdict"]
+class Severity(StrEnum):
+    """How bad a fault is for the job, in Alertmanager's usual words."""
+
+    INFO = "info"  # worth knowing; nothing to do yet
+    WARNING = "warning"  # the job goes on, slower or at a risk
+    CRITICAL = "critical"  # somebody waits for ever, or the state is spoilt
+
+
+__all__ = ["Confidence", "Kind", "Severity", "Verdict"]
+
+SLOWS_ONLY: frozenset[Kind] = frozenset({Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT})
+"""Kinds that stop nobody: beside them the fleet still has a pace to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +43,10 @@ class Verdict:
 
     kind: Kind
     culprits: tuple[RankName, ...]
-    """Sorted. Those between whom it cannot be told, when `confidence` is UNSURE."""
+    """Sorted. Those between whom it cannot be told, when `confidence` is UNSURE; empty when the
+    fault is no rank's."""
     groups: tuple[GroupName, ...]
-    """Replica groups of the culprits, sorted."""
+    """Replica groups of the culprits, sorted; empty with them: nobody can be evicted for it."""
     reason: str
     """One English sentence that a tired person understands."""
     confidence: Confidence
@@ -43,5 +58,14 @@ class Verdict:
     """What it rests on: source -> observation."""
     lost_s: float = 0.0
     """Fleet time lost to it so far, for faults that only slow (straggler)."""
+    spare: str = ""
+    """Why an eviction would not mend it, or is not called for (yet); empty: nothing against it."""
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether anybody stands still because of it; a mismatch that is spared hangs nothing."""
+        if self.kind is Kind.LIGHTHOUSE_AWAY:
+            return bool(self.victims)
+        return self.kind not in SLOWS_ONLY and not (self.kind is Kind.MISMATCH and self.spare)

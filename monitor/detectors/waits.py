@@ -8,36 +8,36 @@ other rank is alone: nothing but itself holds it up. So is a stopped process, on
 interpreter does not run, and one left behind in a collective that a peer has completed, whatever
 phase they report. A rank alone that stands still for
 longer than its allowance is a root. Whoever reaches a root is its victim. Edges may
-name too many ranks, never too few: an edge to a rank that moves accuses nobody.
+name too many ranks, never too few: an edge to a rank that moves accuses nobody. When all pause at
+once and nobody waits, it is the job that pauses, and no rank. What ranks that report no phases of
+their own are doing follows from the heads of their process groups, see `outside`.
 (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
+from typing import Final
 
+from monitor.detectors.outside import inside_across, missed
+from monitor.detectors.patience import Allowance, allowance
+from monitor.detectors.standing import Standing
 from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
-from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
+from worker_server.wire import WAITING_PHASE
+
+__all__ = ["SELF_HELD", "Standing", "Stuck", "WaitGraph", "build", "patience"]
+
+_QUORUM_PHASE: Final = "quorum"
+"""What loops that wait for TorchFT's quorum by itself call it: a wait for the Lighthouse and for
+the other groups, whoever is to blame."""
 
 
-class Standing(StrEnum):
-    """What holds a rank up, if anything."""
-
-    DEAD = "dead"
-    SILENT = "silent"  # no report in this tick
-    UNKNOWN = "unknown"  # no phases that say whether it waits
-    STOPPED = "stopped"  # process state T
-    FROZEN = "frozen"  # the interpreter does not run: the GIL is held
-    HELD = "held"  # inside an unfinished collective of its own group
-    WAITING = "waiting"  # in communication across groups
-    LEFT = "left"  # inside a collective that all have entered and a peer has left
-    ALONE = "alone"  # works by itself
-
-
-SELF_HELD = frozenset({Standing.STOPPED, Standing.FROZEN, Standing.LEFT, Standing.ALONE})
+SELF_HELD = frozenset(
+    {Standing.STOPPED, Standing.FROZEN, Standing.LEFT, Standing.ALONE, Standing.OUTSIDE}
+)
+_PAUSING = frozenset({Standing.FROZEN, Standing.ALONE, Standing.OUTSIDE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,29 @@ class WaitGraph:
     suspects: tuple[RankName, ...]
     """Alone and still for at least half the stall floor, allowed or not; holds the roots."""
     stuck: tuple[Stuck, ...]
+    fleet_pauses: bool
+    """Whether most ranks stand still by themselves at once and nobody waits."""
     _stalled: frozenset[RankName]
     _held_by: Mapping[RankName, tuple[RankName, ...]] = field(default_factory=dict)
     _lanes: Mapping[int, tuple[RankName, ...]] = field(default_factory=dict)
     _groups: Mapping[GroupName, tuple[RankName, ...]] = field(default_factory=dict)
     _place: Mapping[RankName, tuple[GroupName, int]] = field(default_factory=dict)
+
+    @property
+    def pausing(self) -> frozenset[RankName]:
+        """Suspects who may be in a pause of their own; if they go on, it was one."""
+        return frozenset(rank for rank in self.suspects if self.standing[rank] in _PAUSING)
+
+    @property
+    def all_in(self) -> frozenset[RankName]:
+        """Ranks that stand in a collective from which nobody is missing."""
+        return frozenset(
+            rank
+            for one in self.stuck
+            if one.complete and not one.completed
+            for rank in one.joined
+            if rank in self._stalled
+        )
 
     def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
         """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
@@ -116,6 +134,8 @@ def build(history: History) -> WaitGraph:
     for found in stuck:
         if found.complete and found.completed:
             standing.update(dict.fromkeys(found.joined, Standing.LEFT))
+    missing = missed(history, tracks, standing, stuck)
+    standing.update(dict.fromkeys(missing, Standing.OUTSIDE))
     floor_s = history.config.stall_floor_s / 2
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
     lanes: dict[int, list[RankName]] = {}
@@ -128,6 +148,9 @@ def build(history: History) -> WaitGraph:
     for found in stuck:
         for rank in found.absent:
             held_by.setdefault(rank, []).extend(found.joined)
+    for rank, waiting in missing.items():
+        known = held_by.setdefault(rank, [])
+        known.extend(waiter for waiter in waiting if waiter not in known)
     graph = WaitGraph(
         standing=standing,
         roots=(),
@@ -137,6 +160,7 @@ def build(history: History) -> WaitGraph:
             if standing[track.rank] in SELF_HELD and track.rank in stalled
         ),
         stuck=stuck,
+        fleet_pauses=_fleet_pauses(tracks, standing, stalled),
         _stalled=stalled,
         _held_by={rank: tuple(holders) for rank, holders in held_by.items()},
         _lanes={lane: tuple(ranks) for lane, ranks in lanes.items()},
@@ -147,32 +171,59 @@ def build(history: History) -> WaitGraph:
 
 
 def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
-    roots = tuple(rank for rank in graph.suspects if _is_root(history, graph, history.tracks[rank]))
-    return WaitGraph(
-        standing=graph.standing,
-        roots=roots,
-        suspects=graph.suspects,
-        stuck=graph.stuck,
-        _stalled=graph._stalled,
-        _held_by=graph._held_by,
-        _lanes=graph._lanes,
-        _groups=graph._groups,
-        _place=graph._place,
+    roots = tuple(
+        rank
+        for rank in graph.suspects
+        if _stood_s(history, graph, rank) >= patience(history, graph, history.tracks[rank]).span_s
     )
+    return replace(graph, roots=roots)
 
 
-def _is_root(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    allowed_s, longer_s = history.allowance_s(track), history.config.unwitnessed_factor
-    if track.stall_s < allowed_s:
+def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
+    """How long a rank stands still; one without phases only while somebody is seen waiting for it.
+
+    What it did before they came nobody knows: all may have paused.
+    """
+    stall_s = history.tracks[rank].stall_s
+    if graph.standing[rank] is not Standing.OUTSIDE:
+        return stall_s
+    waits_s = (history.tracks[waiter].stall_s for waiter in graph._held_by.get(rank, ()))
+    return min(stall_s, max(waits_s, default=0.0))
+
+
+def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
+    """How long a rank that nothing but itself holds up may stand still, all things considered."""
+    allowed, longer = allowance(history, track), history.config.unwitnessed_factor
+    standing = graph.standing[track.rank]
+    if standing in (Standing.STOPPED, Standing.FROZEN):
+        return allowed
+    if standing is Standing.LEFT:  # part of its stall it may have waited for its peers to enter
+        return allowed.times(longer, "a peer left the collective")
+    if graph.fleet_pauses:
+        budget_s = history.config.long_phase_budget_s
+        if budget_s > allowed.span_s:
+            return Allowance(budget_s, f"{budget_s:g} s when all pause at once")
+    if graph.victims((track.rank,)):
+        return allowed
+    return allowed.times(longer, "nobody is seen waiting")
+
+
+def _fleet_pauses(
+    tracks: Iterable[RankTrack],
+    standing: Mapping[RankName, Standing],
+    stalled: frozenset[RankName],
+) -> bool:
+    """Whether at least half of the ranks alive, and two, may pause by themselves, and nobody waits.
+
+    A rank that cannot be seen may be in the pause too; what it does is no witness.
+    """
+    alive = [track.rank for track in tracks if standing[track.rank] is not Standing.DEAD]
+    waiting = (Standing.HELD, Standing.WAITING, Standing.LEFT)
+    if any(standing[rank] in waiting and rank in stalled for rank in alive):
         return False
-    match graph.standing[track.rank]:
-        case Standing.STOPPED | Standing.FROZEN:
-            return True
-        case Standing.LEFT:  # part of its stall it may have waited for its peers to enter
-            return track.stall_s >= allowed_s * longer_s
-        case _:
-            witnessed = bool(graph.victims((track.rank,)))
-            return witnessed or track.stall_s >= allowed_s * longer_s
+    pausing = [rank for rank in alive if standing[rank] in _PAUSING and rank in stalled]
+    silent = sum(standing[rank] is Standing.SILENT for rank in alive)
+    return bool(pausing) and len(pausing) + silent >= max(2, len(alive) / 2)
 
 
 def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
@@ -181,9 +232,6 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.SILENT
     if not report.process.alive:
         return Standing.DEAD
-    step = report.step
-    if step is None:
-        return Standing.UNKNOWN
     if report.process.state in ("T", "t"):
         return Standing.STOPPED
     frozen_s = report.process.interpreter_age_s
@@ -191,9 +239,10 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.FROZEN
     if any(inside_own_group(head, track) for head in report.heads):
         return Standing.HELD
-    if step.source != SOURCE_REPORTER:
-        return Standing.UNKNOWN  # what a framework calls a phase may hold waiting inside
-    return Standing.WAITING if step.phase == WAITING_PHASE else Standing.ALONE
+    if not track.phased:  # what a framework calls a phase may hold waiting inside
+        return Standing.WAITING if inside_across(track) else Standing.UNKNOWN
+    waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
+    return Standing.WAITING if waits else Standing.ALONE
 
 
 def _stuck(

@@ -38,6 +38,10 @@ class Source:
     quorum: int | None = None
     named: bool = False
     """Whether the user named this very file: it has to be a record then."""
+    whose: RankName | None = None
+    """The rank that an evidence bundle's manifest says."""
+    taken_ns: int | None = None
+    """When it was answered, as the manifest says; Unix time."""
 
     @property
     def prefix(self) -> str:
@@ -48,12 +52,9 @@ class Source:
     @property
     def rank_name(self) -> RankName | None:
         """The rank's name that ends the file's: `rg_1.0` for `bundle.zip/rg_1.0.json`."""
-        name = _stem(self.path.rpartition("/")[2])
-        try:
-            split_rank_name(name)
-        except ValueError:
-            return None
-        return RankName(name)
+        if self.whose is not None:
+            return _whole_name(self.whose)
+        return _whole_name(_stem(self.path.rpartition("/")[2]))
 
     def read(self) -> bytes:
         """The whole file.
@@ -168,6 +169,14 @@ def rank_of(name: str) -> int | None:
     """The rank that ends a file's name: 3 for `_dump_3`, `rank3.json`, `nccl_trace_3.pickle`."""
     found = _RANK.search(_stem(name))
     return None if found is None else int(found[1])
+
+
+def _whole_name(name: str) -> RankName | None:
+    try:
+        split_rank_name(name)
+    except ValueError:
+        return None
+    return RankName(name)
 
 
 def _stem(name: str) -> str:

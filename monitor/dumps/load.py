@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+from monitor.dumps.bundle import open_bundles
 from monitor.dumps.choose import Read, of_answers, of_dumps
 from monitor.dumps.files import Source, find
 from monitor.flight_recorder import dump, ring_rows
@@ -39,8 +40,10 @@ def load(
     called with how many files are done and how many there are. `workers` is the number of
     processes, by default one for each core where there is enough to do; 1 reads in this process.
     """
-    sources, problems = find(paths)
-    reads = []
+    found, problems = find(paths)
+    opened = open_bundles(found)
+    sources, reads = opened.sources, list(opened.lost)
+    problems += opened.problems
     for done, read in enumerate(_read_all(sources, workers), 1):
         reads.append(read)
         if progress is not None:
@@ -107,10 +110,11 @@ def _read(source: Source) -> Read:
 
 def _read_answer(source: Source, data: Mapping[str, Any]) -> Read:
     """What a WorkerServer answered; its other answers lie beside records in a bundle."""
-    if "ring" not in data and not source.named:
+    if "ring" not in data and not source.named and source.whose is None:
         return Read(source)
     try:
         record = parse_flight_record(data)
     except WireError as exc:
         raise FlightRecordError(f"not a WorkerServer's flight record: {exc}") from exc
-    return Read(source, answer=ring_rows.read(record, source.path))
+    taken_ns = NONE if source.taken_ns is None else source.taken_ns
+    return Read(source, answer=ring_rows.read(record, source.path, taken_ns))

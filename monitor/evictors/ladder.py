@@ -32,7 +32,7 @@ _LAST_WORD_S: Final = 0.3
 def quarantine_hosts(
     order: Order, quarantine: Quarantine, clock: Clock, last_s: float | None
 ) -> RungOutcome | None:
-    """The first rung: deny the hosts of the order to launchers; None when it names none."""
+    """The second rung: deny the hosts of the order to launchers; None when it names none."""
     evict, now_s = order.evict, clock.now_s()
     for host in evict.quarantine:
         quarantine.add(
@@ -51,8 +51,20 @@ def quarantine_hosts(
     return RungOutcome(Rung.QUARANTINE, now_s, clock.now_s(), detail)
 
 
+def wait_for_evidence(order: Order, clock: Clock) -> RungOutcome | None:
+    """What the group says is saved before it is gone; a crash of that stops no eviction."""
+    if order.evidence is None:
+        return None
+    began_s = clock.now_s()
+    try:
+        said = order.evidence()
+    except Exception as exc:  # noqa: BLE001 - evidence is worth less than the eviction
+        said = f"failed: {type(exc).__name__}: {exc}"
+    return RungOutcome(Rung.EVIDENCE, began_s, clock.now_s(), said)
+
+
 class LighthouseKill:
-    """The second rung: pressed once, in the background, if it can work at all."""
+    """The third rung: pressed once, in the background, if it can work at all."""
 
     def __init__(
         self, order: Order, lighthouse: Lighthouse | None, clock: Clock, patience: Patience
@@ -121,7 +133,7 @@ class LighthouseKill:
 
 
 class WorkerEvict:
-    """The third rung: every WorkerServer of the group ends its own rank process."""
+    """The fourth rung: every WorkerServer of the group ends its own rank process."""
 
     def __init__(
         self,

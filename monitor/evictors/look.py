@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -37,6 +37,15 @@ class Look:
     lives: Mapping[RankName, Life]
     details: Mapping[RankName, str]
     lighthouse: LighthouseView | LighthouseAway
+    progress: Mapping[RankName, int] = field(default_factory=dict)
+    """Phase changes of those that report steps."""
+
+    def moving(self, stood: Mapping[RankName, int]) -> bool:
+        """Whether all of those who stood still have moved since: there is nothing to evict."""
+        return bool(stood) and all(
+            self.lives.get(rank) is Life.ALIVE and self.progress.get(rank, -1) > before
+            for rank, before in stood.items()
+        )
 
     def having(self, *lives: Life) -> tuple[RankName, ...]:
         """Accused ranks in one of these conditions, sorted."""
@@ -87,11 +96,14 @@ class Looker:
         states = [(one, self._fetcher.submit(self._state(one))) for one in accused]
         lives: dict[RankName, Life] = {}
         details: dict[RankName, str] = {}
+        progress: dict[RankName, int] = {}
         for one, state in states:
-            told = one.rank in said_gone
-            lives[one.rank], details[one.rank] = self._judge(one, state.result(late_s), told)
+            told, seen = one.rank in said_gone, state.result(late_s)
+            lives[one.rank], details[one.rank] = self._judge(one, seen, told)
+            if isinstance(seen, StateReport) and seen.step is not None:
+                progress[one.rank] = seen.step.progress
         view = LighthouseAway("none configured") if page is None else page.result(late_s)
-        return Look(lives, details, view)
+        return Look(lives, details, view, progress)
 
     async def _state(self, accused: Accused) -> StateReport | str:
         question = Question(

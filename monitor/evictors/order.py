@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from monitor.names import RankName
 from monitor.policy import Evict
@@ -52,3 +53,8 @@ class Order:
     author: str = "lightkeeper"
     refused: str | None = None
     """Why it must not be carried out after all: the group has restarted since."""
+    stood: Mapping[RankName, int] = field(default_factory=dict)
+    """Culprits that stood still when it was decided, and how many phases they had changed."""
+    evidence: Callable[[], str] | None = None
+    """Waits until its evidence is saved, for a few seconds at most by its own account, and says
+    what there is; None: none is taken."""

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from monitor.clock import Clock
-from monitor.evictors.ladder import Ladder, LighthouseKill, WorkerEvict, quarantine_hosts
+from monitor.evictors.ladder import (
+    Ladder,
+    LighthouseKill,
+    WorkerEvict,
+    quarantine_hosts,
+    wait_for_evidence,
+)
 from monitor.evictors.look import Looker
 from monitor.evictors.order import Order, Patience
 from monitor.fetch import Fetcher
@@ -24,6 +30,10 @@ log = logging.getLogger(__name__)
 
 PROGRESS_KEPT_S: Final = 3600.0
 """Ended evictions stay in snapshots for so long: the policy's budget counts an hour."""
+
+
+RECOVERED: Final = "it moves again: nobody is evicted"
+"""Found by a last look at those who had stood still, after their evidence was saved."""
 
 
 @dataclass(slots=True)
@@ -169,7 +179,12 @@ class Evictors:
         def publish(outcome: RungOutcome) -> None:
             self._update(case, rung=outcome)
 
+        witnessed = wait_for_evidence(case.order, self._clock)
+        if witnessed is not None:
+            publish(witnessed)
         ladder = self._ladder(case.order)
+        if case.order.stood and ladder.look().moving(case.order.stood):
+            return RECOVERED
         denied = quarantine_hosts(
             case.order, self._quarantine, self._clock, self._patience.quarantine_s
         )

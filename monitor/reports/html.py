@@ -9,6 +9,7 @@ from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
 from monitor.flight_recorder.job import Job
 from monitor.reports.graph import graph
 from monitor.reports.markup import element, escaped, words
+from monitor.reports.online import Online, lines
 from monitor.reports.progress import concerned, members, offers, site, stands
 from monitor.reports.standing import crowds
 from monitor.reports.text import (
@@ -42,17 +43,17 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Should an escape ever be forgotten, the browser still runs and fetches nothing."""
 
 
-def page(job: Job, analysis: Analysis) -> str:
-    """The whole document."""
+def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
+    """The whole document; `told` is what the monitor had said, of evidence bundles."""
     answer = headline(job, analysis.findings, analysis.culprits)
-    tone = "bad" if analysis.culprits else "doubt" if analysis.findings else "good"
+    tone = "bad" if analysis.culprits else "doubt" if analysis.findings or told else "good"
     body = (
         element(
             "header",
             words("h1", answer, class_=tone),
             words("p", read_line(job), class_="meta"),
         ),
-        element("main", *_sections(job, analysis)),
+        element("main", "" if told is None else _told(job, told), *_sections(job, analysis)),
         words("footer", "Written by lightkeeper analyze. Times are UTC, of each rank's own clock."),
     )
     head = element(
@@ -93,6 +94,14 @@ def _sections(job: Job, analysis: Analysis) -> Iterator[str]:
     limits = [*problem_lines(job), *analysis.notes]
     if limits:
         yield _section("What limits this", "", _items(limits))
+
+
+def _told(job: Job, one: Online) -> str:
+    """The monitor's verdict, as a section of its own above the records'."""
+    heading, facts = lines(job, one)
+    shown = [words("p" if not what else "li", f"{what}: {seen}" if what else seen)
+             for what, seen in facts]  # fmt: skip
+    return element("section", words("h2", sentence(heading)), shown[0], element("ul", *shown[1:]))
 
 
 def _section(title: str, about: str, *inside: str) -> str:

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from monitor.analysis.finding import Analysis, Finding
 from monitor.flight_recorder.job import Job
+from monitor.reports.online import Online, culprits, to_json
 
 SCHEMA: Final = 1
 
 
-def report(job: Job, analysis: Analysis) -> dict[str, Any]:
+def report(job: Job, analysis: Analysis, told: Online | None = None) -> dict[str, Any]:
     """What `--format json` prints. Text from records stands as it was; JSON's escapes guard it."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
@@ -18,7 +19,7 @@ def report(job: Job, analysis: Analysis) -> dict[str, Any]:
         "ranks_read": sorted(job.ranks),
         "ranks_silent": list(job.silent),
         "verdicts": [_verdict(job, one) for one in analysis.findings],
-        "culprits": list(analysis.culprits),
+        "culprits": list(culprits(analysis, told)),
         "problems": [
             {"path": one.path, "rank": one.rank, "reason": one.reason} for one in job.problems
         ],
@@ -26,6 +27,8 @@ def report(job: Job, analysis: Analysis) -> dict[str, Any]:
     }
     if job.names:
         body["names"] = {str(rank): job.names[rank] for rank in sorted(job.names)}
+    if told is not None:
+        body["monitor"] = to_json(told)
     if job.hosts:
         body["hosts"] = {str(rank): job.hosts[rank] for rank in sorted(job.hosts)}
     return body

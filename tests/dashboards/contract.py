@@ -39,6 +39,9 @@ COUNTERS_AND_GAUGES = frozenset(
         "lightkeeper_tick_lateness_seconds",
         "lightkeeper_poll_failures_total",
         "lightkeeper_detector_failures_total",
+        "lightkeeper_detector_up",
+        "lightkeeper_self_health",
+        "lightkeeper_self_health_scale",
         "lightkeeper_store_errors_total",
         "lightkeeper_rank_busy_seconds",
     }

@@ -27,6 +27,15 @@ def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(lines[-1]), done.stderr
 
 
+def offline(run_dir: Path, kind: str) -> dict[str, Any]:
+    """What `lightkeeper analyze` says of the first incident's evidence."""
+    bundle = min((run_dir / "lightkeeper-evidence").glob(f"{kind}-*.zip"))
+    command = [sys.executable, "-m", "monitor.cli", "analyze", str(bundle), "--format", "json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.timeout(340)
 def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_elsewhere(
     tmp_path: Path,
@@ -44,6 +53,10 @@ def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_elsewhere(
     assert fault["steps_lost"] == 0
     assert fault["left_host"] == "host-1"
     assert fault["rejoined_host"].startswith("spare-1"), "a quarantined host was used again"
+    report = offline(tmp_path, "not_entered")
+    assert [report["names"][str(rank)] for rank in report["culprits"]] == ["rg_1.0"]
+    # the survivors wait in a collective, or in TorchFT's quorum, of which no record tells
+    assert report["monitor"]["records_say"] in ("same", "none")
 
 
 @pytest.mark.timeout(340)
@@ -56,6 +69,8 @@ def test_of_two_ranks_in_a_mismatch_the_one_that_left_the_program_is_named(
     assert fault["culprit_ranks"] == ["rg_1.1"]
     assert fault["evicted_group"] == "rg_1"
     assert fault["rejoined_host"] == "host-1", "a mismatch is a program's fault, not a host's"
+    told = offline(tmp_path, "mismatch")["monitor"]
+    assert (told["culprits"], told["records_say"]) == (["rg_1.1"], "same")
 
 
 def processes_of(run_dir: Path) -> set[int]:

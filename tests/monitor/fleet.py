@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from monitor.config import KeeperConfig
+from monitor.habits import with_pauses
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
 from monitor.pipeline import Pipeline, TickResult
@@ -31,12 +32,17 @@ from monitor.snapshot import (
     Unreachable,
 )
 from worker_server.wire import (
+    SOURCE_REPORTER,
     FlightRecord,
     GroupHead,
     Identity,
+    Prints,
     Process,
     RingEntry,
+    Spoilt,
     StateReport,
+    StepLog,
+    StepRow,
     StepState,
 )
 
@@ -47,6 +53,7 @@ START_S = 1_000_000.0
 
 WORK = {"data": 0.02, "forward": 0.10, "backward": 0.15, "optimizer": 0.03}
 INTRA = "intra"
+ACROSS = "torchft"
 
 
 @dataclass
@@ -77,17 +84,48 @@ class SimRank:
     hang_in: str | None = None
     stalled_until_s: float = 0.0
     slow: float = 1.0
+    extra_s: dict[str, float] = field(default_factory=dict)
     odd: str | None = None
     """Next all_reduce goes wrong: op | size | extra | abort."""
     healing_until_s: float = 0.0
+    healed: bool = False
+    """Whether its last attempt healed; `errored`: met an error."""
+    errored: bool = False
     pauses: list[tuple[str, float]] = field(default_factory=list)
+    habits: list[tuple[int, str, float]] = field(default_factory=list)
+    """Every so many steps, a pause in this phase of so many seconds."""
+    state: str = "S"
+    """State of its main thread while it lives and is not stopped."""
     resume: str = "data"
     enqueued: int = 0
     completed: int = 0
     op: str = "all_gather"
     head_since_s: float = 0.0
     nth: int = 0
+    tokens: int = 0
+    tokens_a_step: int = 0
+    committed: int | None = None
+    log: list[tuple[int, int, float, dict[str, float]]] = field(default_factory=list)
+    """Attempt, step, end and seconds so far, of each step committed."""
+    across: int = 0
+    """Collectives across groups entered."""
+    across_since_s: float = 0.0
+    across_ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    begun_s: float = 0.0
+    """When the present attempt began, or the last one ended."""
     ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    nan_attempts: int = 0
+    """So many of its next attempts have a gradient that is NaN."""
+    poisoned: bool = False
+    """Its weights are NaN."""
+    flaw: int = 0
+    """Which corruption its weights carry; a heal takes over the other group's. 0: none."""
+    lineage: int = 0
+    prints: list[tuple[int, int, int]] = field(default_factory=list)
+    spell: Spoilt | None = None
+    spell_s: float = 0.0
+    loss: float | None = None
+    loss_factor: float = 1.0
 
     @property
     def name(self) -> RankName:
@@ -116,7 +154,9 @@ class SimRank:
         self.phase, self.phase_since_s = phase, now_s
         self.progress += 1
 
-    def enter_collective(self, op: str, now_s: float, size: int = 1000) -> None:
+    def enter_collective(
+        self, op: str, now_s: float, size: int = 1000, dtype: str = "torch.float32"
+    ) -> None:
         self.enqueued += 1
         self.op, self.head_since_s = op, now_s
         self.ring.append(
@@ -124,6 +164,7 @@ class SimRank:
                 "seq": self.enqueued,
                 "op": op,
                 "sizes_in": ((size,),),
+                "dtype": dtype,
                 "step": self.step,
                 "attempt": self.attempt,
                 "nth": self.nth,
@@ -207,7 +248,8 @@ def slow(rank: str, factor: float) -> Fault:
 
 
 def mismatch(rank: str, how: str = "op") -> Fault:
-    """The rank's next all_reduce is another one: op, size, extra, or abort (op, then SIGABRT)."""
+    """The rank's next all_reduce is another one: op, size, extra, abort (op, then SIGABRT), dtype
+    (the same bytes, which hangs nothing)."""
 
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).odd = how
@@ -220,6 +262,51 @@ def jam(group: str, for_s: float = 1e9) -> Fault:
 
     def do(fleet: SimFleet) -> None:
         fleet.jammed_until_s[group] = fleet.now_s + for_s
+
+    return do
+
+
+def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
+    """The rank spends so many seconds more in this phase of each step."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).extra_s[phase] = extra_s
+
+    return do
+
+
+def slow_link(group: str, for_s: float) -> Fault:
+    """Each collective of the group takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.link_s[group] = for_s
+
+    return do
+
+
+def slow_network(for_s: float) -> Fault:
+    """Each transfer across groups takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.network_s = for_s
+
+    return do
+
+
+def tokens(rank: str, count: int) -> Fault:
+    """The rank reports so many tokens a step from now on."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).tokens_a_step = count
+
+    return do
+
+
+def jam_across(for_s: float = 1e9) -> Fault:
+    """The transfer across groups is entered by all and lets nobody out."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.no_quorum_until_s = fleet.now_s + for_s
 
     return do
 
@@ -238,6 +325,26 @@ def pause(ranks: Iterable[str], phase: str, for_s: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         for rank in named:
             fleet.rank(rank).pauses.append((phase, for_s))
+
+    return do
+
+
+def habit(ranks: Iterable[str], every: int, phase: str, for_s: float) -> Fault:
+    """From now on a pause after every so many steps."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).habits.append((every, phase, for_s))
+
+    return do
+
+
+def runs(rank: str, state: str = "R") -> Fault:
+    """The main thread is seen running from now on, whatever it does."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).state = state
 
     return do
 
@@ -274,11 +381,85 @@ def lighthouse_away(for_s: float) -> Fault:
     return do
 
 
+def fail_commits(
+    groups: Iterable[str], for_s: float = 1e9, errored: Iterable[str] | None = None
+) -> Fault:
+    """Every second commit of these groups fails while others commit; all of them, if nobody does.
+
+    A group that fails while another commits is behind, and heals with its next attempt.
+    """
+    named = tuple(groups)
+
+    def do(fleet: SimFleet) -> None:
+        fleet.failing = dict.fromkeys(named, fleet.now_s + for_s)
+        fleet.erring = set(named if errored is None else errored)
+
+    return do
+
+
+def shut_out(group: str, for_s: float = 1e9) -> Fault:
+    """The group beats, and its quorum requests lead nowhere."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.outside[group] = fleet.now_s + for_s
+        fleet._leave(group)
+
+    return do
+
+
+def lighthouse_down(for_s: float) -> Fault:
+    """The Lighthouse itself is gone: the monitor cannot see it, and no quorum forms."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.lighthouse_away_until_s = fleet.no_quorum_until_s = fleet.now_s + for_s
+
+    return do
+
+
 def late(by_s: float, ticks: int = 1) -> Fault:
     """The monitor's next ticks come late: the world goes on meanwhile."""
 
     def do(fleet: SimFleet) -> None:
         fleet.late_ticks = [by_s] * ticks
+
+    return do
+
+
+def nan(rank: str, attempts: int = 10**9) -> Fault:
+    """The rank's gradient is NaN, for so many attempts."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).nan_attempts = attempts
+
+    return do
+
+
+def flip(rank: str, flaw: int | None = None) -> Fault:
+    """A bit of the rank's weights flips; equal flaws are equal bits."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.flaws += 1
+        fleet.rank(rank).flaw = fleet.flaws if flaw is None else flaw
+
+    return do
+
+
+def heal(group: str, source: str) -> Fault:
+    """The group missed a step and took the weights of another."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.heal(group, source)
+
+    return do
+
+
+def loss(ranks: Iterable[str], factor: float) -> Fault:
+    """What the ranks report as their loss is so many times as high from now on."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).loss_factor = factor
 
     return do
 
@@ -297,6 +478,8 @@ class SimFleet:
         tick_s: float = 1.0,
         relaunch: bool = True,
         pace: float = 1.0,
+        source: str | None = SOURCE_REPORTER,
+        across: bool = False,
     ) -> None:
         names = [f"rg_{n}" for n in range(groups)] if isinstance(groups, int) else list(groups)
         self.now_s = START_S
@@ -304,12 +487,22 @@ class SimFleet:
         self.tick_s = tick_s
         self.noise = noise
         self.pace = pace
+        self.source = source
+        """Who tells the steps; None: nobody does, the ranks only attached."""
+        self.across = across
+        """Whether heads show the collectives across groups."""
         self.random = random.Random(seed)
         self.script = sorted(script, key=lambda line: line.at_s)
         self.groups: dict[str, list[SimRank]] = {}
         self.silent_until: dict[RankName, tuple[float, Failure]] = {}
         self.jammed_until_s: dict[str, float] = {}
+        self.link_s: dict[str, float] = {}
+        self.network_s = 0.0
         self.lighthouse_away_until_s = 0.0
+        self.no_quorum_until_s = 0.0
+        self.failing: dict[str, float] = {}
+        self.erring: set[str] = set()
+        self.outside: dict[str, float] = {}
         self.late_ticks: list[float] = []
         self.quorum_id = 1
         self.quorum: set[str] = set(names)
@@ -320,6 +513,13 @@ class SimFleet:
         self.relaunch_at_s: dict[str, float] = {}
         self.evictor_works = True
         self.faulted: set[str] = set()
+        self.flaws = 0
+        self.votes = True
+        """Whether groups vote against the commit of what is not finite."""
+        self.losses = False
+        """Whether ranks report a loss."""
+        self.fingerprint_every = 0
+        """Steps between two fingerprints; 0: none."""
         for name in names:
             self.groups[name] = [
                 SimRank(name, i, world_size, host=f"host-{name}", phase_since_s=self.now_s)
@@ -379,6 +579,7 @@ class SimFleet:
     def _begin(self, rank: SimRank) -> None:
         rank.attempt += 1
         rank.nth = 0
+        rank.begun_s = self.now_s
         self._work(rank, "data")
 
     def _work(self, rank: SimRank, phase: str) -> None:
@@ -388,6 +589,7 @@ class SimFleet:
         rank.left_s = (
             WORK[phase] * factor * self.pace * (1 + self.noise * self.random.uniform(-1, 1))
         )
+        rank.left_s += rank.extra_s.get(phase, 0.0)
         if rank.hang_in == phase:
             rank.hung = True
 
@@ -423,9 +625,14 @@ class SimFleet:
             case "backward" if rank.world_size > 1:
                 self._reduce(rank)
             case "backward" | "start":
-                rank.place = "cross"
-                rank.enter_phase("communication", self.now_s)
+                self._cross(rank)
             case "optimizer" | "pause":
+                if rank.place == "optimizer":
+                    rank.pauses += [
+                        (phase, for_s * (1 + self.noise * self.random.uniform(-1, 1)))
+                        for every, phase, for_s in rank.habits
+                        if rank.step % every == 0
+                    ]
                 if rank.pauses:
                     phase, for_s = rank.pauses.pop(0)
                     rank.place, rank.left_s = "pause", for_s
@@ -440,6 +647,9 @@ class SimFleet:
                 rank.enter_collective("all_to_all", self.now_s)
             case "size":
                 rank.enter_collective("all_reduce", self.now_s, size=2000)
+            case "dtype":
+                rank.odd = None
+                rank.enter_collective("all_reduce", self.now_s, dtype="torch.int32")
             case _:
                 rank.enter_collective("all_reduce", self.now_s)
         if rank.odd == "abort":
@@ -452,12 +662,17 @@ class SimFleet:
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
+            whole = whole and self._since(inside) >= self.link_s.get(name, 0.0)
             calls = {(r.enqueued, r.ring[-1]["op"], r.ring[-1]["sizes_in"]) for r in inside}
             if whole and len(calls) == 1:
                 self.released[name] = inside[0].enqueued
             for rank in inside:
                 if rank.enqueued <= self.released.get(name, 0) and not self._frozen(rank):
                     self._released(rank, place)
+
+    def _since(self, inside: list[SimRank]) -> float:
+        """Seconds since the last of them came in."""
+        return self.now_s - max((rank.head_since_s for rank in inside), default=self.now_s) + 1e-9
 
     def _released(self, rank: SimRank, place: str) -> None:
         rank.leave_collective(self.now_s)
@@ -467,12 +682,34 @@ class SimFleet:
             rank.place = "extra"
             rank.enter_collective("all_reduce", self.now_s)
         else:
-            rank.place = "cross"
-            rank.enter_phase("communication", self.now_s)
+            self._cross(rank)
+
+    def _cross(self, rank: SimRank) -> None:
+        rank.place = "cross"
+        rank.enter_phase("communication", self.now_s)
+        rank.across += 1
+        rank.across_since_s = self.now_s
+        if self.across:
+            rank.across_ring.append(
+                {
+                    "group": ACROSS,
+                    "seq": rank.across,
+                    "op": "all_reduce",
+                    "sizes_in": ((1000,),),
+                    "step": rank.step,
+                    "attempt": rank.attempt,
+                    "nth": 0,
+                    "enter_s": self.now_s,
+                    "exit_s": None,
+                }
+            )
 
     def _barrier(self) -> None:
+        if self.now_s < self.no_quorum_until_s:
+            return
         inside = {
             name: all(r.place == "cross" and r.alive for r in ranks)
+            and self.now_s >= self.outside.get(name, 0.0)
             for name, ranks in self.groups.items()
         }
         if not self.quorum & set(self.groups):
@@ -481,22 +718,113 @@ class SimFleet:
                 self.quorum_id += 1
         if not self.quorum or not all(inside.get(name, False) for name in self.quorum):
             return
+        if self._in_transfer():
+            return
         joining = {name for name, there in inside.items() if there} - self.quorum
         step = max(r.step for name in self.quorum for r in self.groups[name])
         if joining:
             self.quorum |= joining
             self.quorum_id += 1
+        self._commit(step, joining)
+
+    def _commit(self, step: int, joining: set[str]) -> None:
+        """An attempt of all groups of the quorum ends."""
+        failed = self._failed(step)
+        bad = {name for name in self.quorum - joining if self._not_finite(self.groups[name])}
+        clean = self.quorum - joining - bad
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
-                if name in joining:
-                    rank.step = step
-                    rank.healing_until_s = self.now_s + 1.0
-                    rank.place, rank.left_s = "pause", 1.0
-                    rank.enter_phase("forward", self.now_s)
-                    continue
-                rank.step, rank.commits = step + 1, rank.commits + 1
-                rank.committed_s = self.now_s
-                self._work(rank, "optimizer")
+                rank.begun_s = rank.across_since_s = self.now_s
+                if rank.across_ring:
+                    rank.across_ring[-1]["exit_s"] = self.now_s
+                self._end(rank, step, name in joining, name in failed, bad, clean)
+            if name in joining:
+                self.heal(name, min(self.quorum - joining, default=name))
+            elif name in bad and self.votes and clean:
+                self.heal(name, min(clean))
+
+    def _end(
+        self, rank: SimRank, step: int, joins: bool, failed: bool, bad: set[str], clean: set[str]
+    ) -> None:
+        if rank.group in bad and self.votes:
+            rank.failures += 1
+            if clean:
+                rank.step = step + 1
+            self._work(rank, "optimizer")
+            return
+        if joins:
+            rank.step = step
+            rank.healing_until_s = self.now_s + 1.0
+            rank.place, rank.left_s = "pause", 1.0
+            rank.enter_phase("forward", self.now_s)
+            return
+        rank.errored, rank.healed = failed and rank.group in self.erring, rank.step < step
+        if failed:
+            rank.failures += 1
+            self._work(rank, "optimizer")
+            return
+        if not clean and self.votes:
+            return
+        rank.committed = step
+        rank.step, rank.commits = step + 1, rank.commits + 1
+        rank.committed_s = self.now_s
+        rank.tokens += rank.tokens_a_step
+        rank.poisoned = rank.poisoned or bool(bad and not self.votes)
+        self._fingerprint(rank)
+        rank.log.append((rank.attempt, rank.step, self.now_s, dict(rank.seconds)))
+        self._work(rank, "optimizer")
+
+    def _not_finite(self, ranks: list[SimRank]) -> bool:
+        """An attempt of a group ends: whether its gradient is NaN, and who remembers what."""
+        own = [rank for rank in ranks if rank.nan_attempts > 0 or rank.poisoned]
+        for rank in ranks:
+            rank.nan_attempts -= rank.nan_attempts > 0
+            if self.losses:
+                noise = 1 + self.noise * self.random.uniform(-1, 1)
+                rank.loss = None if rank.poisoned else 2.0 * rank.loss_factor * noise
+            if own:
+                self._spoil(rank, "local" if rank in own else "group")
+            elif rank.spell is not None:
+                rank.spell = replace(rank.spell, run=0)
+        return bool(own)
+
+    def _spoil(self, rank: SimRank, where: str) -> None:
+        spell = rank.spell
+        attempts = 1 if spell is None else spell.attempts + 1
+        if spell is None or not spell.run:
+            rank.spell_s = self.now_s
+            rank.spell = Spoilt(rank.step, where, 0.0, 1, attempts)
+        else:
+            rank.spell = replace(spell, run=spell.run + 1, attempts=attempts)
+
+    def _fingerprint(self, rank: SimRank) -> None:
+        if self.fingerprint_every and rank.step % self.fingerprint_every == 0:
+            value = 1000 * rank.step + rank.flaw
+            rank.prints = [*rank.prints, (rank.step, value, 0)][-3:]
+
+    def heal(self, group: str, source: str) -> None:
+        """All ranks of a group take over the weights of another's."""
+        for rank, other in zip(self.groups[group], self.groups[source], strict=True):
+            rank.flaw, rank.poisoned = other.flaw, other.poisoned
+            rank.lineage += 1
+            rank.prints = []
+
+    def _failed(self, step: int) -> set[str]:
+        """Groups of the quorum whose commit fails; whoever is behind heals, and commits."""
+        bad = {name for name, until_s in self.failing.items() if self.now_s < until_s}
+        all_bad = self.quorum <= bad
+        failed = {
+            name
+            for name in self.quorum & bad
+            if all_bad or all(rank.step == step for rank in self.groups[name])
+        }
+        if failed and not all_bad:
+            self.quorum_id += 1
+        return failed
+
+    def _in_transfer(self) -> bool:
+        came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
+        return self.now_s - came_s < self.network_s - 1e-9
 
     def _lighthouse(self) -> None:
         for ranks in self.groups.values():
@@ -539,7 +867,7 @@ class SimFleet:
 
     # -- what the monitor sees -------------------------------------------------------------
 
-    def snapshot(self, wanted: Iterable[RankName] = ()) -> Snapshot:
+    def snapshot(self, wanted: Iterable[RankName] = (), past: Iterable[RankName] = ()) -> Snapshot:
         """The next tick: the world moves on by one tick, then is looked at."""
         lateness_s = self.late_ticks.pop(0) if self.late_ticks else 0.0
         if self.tick:
@@ -555,7 +883,20 @@ class SimFleet:
             lighthouse=self._view(),
             records=records,
             evictions=tuple(self.evictions.values()),
+            steps={name: self._past(name) for name in past},
         )
+
+    def _past(self, name: RankName) -> StepLog | Unreachable:
+        rank = self.rank(name)
+        gone = self._is_silent(rank)
+        if gone is not None:
+            return gone
+        rows = []
+        for before, (attempt, step, end_s, spent) in zip(rank.log, rank.log[1:], strict=False):
+            seconds = {phase: s - before[3].get(phase, 0.0) for phase, s in spent.items()}
+            row = StepRow(attempt, step, True, self.now_s - end_s, end_s - before[2], seconds)
+            rows.append(row)
+        return with_pauses(StepLog(rank.identity, rank.alive, tuple(rows), 0))
 
     def _view(self) -> LighthouseView | LighthouseAway:
         if self.now_s < self.lighthouse_away_until_s:
@@ -587,9 +928,16 @@ class SimFleet:
             interpreter = now_s - rank.gil_since_s
         if rank.stopped:
             interpreter = now_s - rank.phase_since_s
-        heads = ()
+        heads: tuple[GroupHead, ...] = ()
+        if self.across and rank.across:
+            inside = rank.across if rank.place == "cross" else 0
+            done = rank.across - bool(inside)
+            age_s = now_s - rank.across_since_s
+            size = len(self.quorum)
+            heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
         if rank.world_size > 1 and rank.enqueued:
             heads = (
+                *heads,
                 GroupHead(
                     INTRA,
                     rank.world_size,
@@ -604,27 +952,53 @@ class SimFleet:
             identity=rank.identity,
             process=Process(
                 alive=rank.alive,
-                state=None if dead else "T" if rank.stopped else "S",
+                state=None if dead else "T" if rank.stopped else rank.state,
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
                 interpreter_age_s=None if dead else interpreter,
             ),
-            step=StepState(
-                step=rank.step,
-                attempt=rank.attempt,
-                progress=rank.progress,
-                phase=rank.phase,
-                phase_age_s=max(0.0, now_s - rank.phase_since_s),
-                commits=rank.commits,
-                last_commit_age_s=None
-                if rank.committed_s is None
-                else max(0.0, now_s - rank.committed_s),
-                replica_id=rank.replica_id,
-                quorum_id=self.quorum_id,
-                participants=len(self.quorum),
-                healing=now_s < rank.healing_until_s,
-                seconds=dict(rank.seconds),
-            ),
+            step=self._step(rank, now_s),
             heads=heads,
+        )
+
+    def _step(self, rank: SimRank, now_s: float) -> StepState | None:
+        if self.source is None:
+            return None
+        told = StepState(
+            step=rank.step,
+            attempt=rank.attempt,
+            progress=rank.progress,
+            phase=rank.phase,
+            phase_age_s=max(0.0, now_s - rank.phase_since_s),
+            commits=rank.commits,
+            last_commit_age_s=None
+            if rank.committed_s is None
+            else max(0.0, now_s - rank.committed_s),
+            replica_id=rank.replica_id,
+            quorum_id=self.quorum_id,
+            participants=len(self.quorum),
+            healing=now_s < rank.healing_until_s or rank.healed,
+            errored=rank.errored,
+            commit_failures=rank.failures,
+            committed_step=rank.committed,
+            seconds=dict(rank.seconds),
+            tokens=rank.tokens,
+            loss=rank.loss,
+            loss_finite=not (self.losses and rank.poisoned),
+            spoilt=None
+            if rank.spell is None
+            else replace(rank.spell, age_s=max(0.0, now_s - rank.spell_s)),
+            prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
+        )
+        if self.source == SOURCE_REPORTER:
+            return told
+        return replace(
+            told,
+            step=rank.step + (rank.attempt > rank.commits),
+            source=self.source,
+            phase="other",
+            phase_age_s=max(0.0, now_s - rank.begun_s),
+            progress=rank.attempt + rank.commits,
+            seconds={"other": now_s - START_S},
         )
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:
@@ -638,23 +1012,30 @@ class SimFleet:
             members={INTRA: tuple(range(rank.world_size))},
             ring=tuple(
                 RingEntry(
-                    group=INTRA,
+                    group=entry.get("group", INTRA),
                     seq=entry["seq"],
                     op=entry["op"],
                     sizes_in=entry["sizes_in"],
-                    dtype="torch.float32",
-                    step=entry["step"],
-                    attempt=entry["attempt"],
+                    dtype=entry.get("dtype", "torch.float32"),
+                    step=None if self.source is None else entry["step"],
+                    attempt=None if self.source is None else entry["attempt"],
                     nth=entry["nth"],
                     site="train.py:42",
                     enter_age_s=self.now_s - entry["enter_s"],
                     exit_age_s=None if entry["exit_s"] is None else self.now_s - entry["exit_s"],
                 )
-                for entry in rank.ring
+                for entry in _one_ring(rank)
             ),
             dropped=0,
             torch=None,
         )
+
+
+def _one_ring(rank: SimRank) -> list[dict]:
+    """What both rings hold of the time that both cover, in order."""
+    since_s = max((ring[0]["enter_s"] for ring in (rank.ring, rank.across_ring) if ring), default=0)
+    both = (entry for entry in (*rank.ring, *rank.across_ring) if entry["enter_s"] >= since_s)
+    return sorted(both, key=lambda entry: entry["enter_s"])
 
 
 class Drive:
@@ -680,6 +1061,7 @@ class Drive:
         self.seen: dict[str, Incident] = {}
         """Every incident ever changed, in its latest form."""
         self._wanted: tuple[RankName, ...] = ()
+        self._past: tuple[RankName, ...] = ()
 
     def run(self, ticks: int) -> Drive:
         for _ in range(ticks):
@@ -687,8 +1069,8 @@ class Drive:
         return self
 
     def step(self) -> TickResult:
-        result = self.pipeline.tick(self.alter(self.fleet.snapshot(self._wanted)))
-        self._wanted = result.wants_records
+        result = self.pipeline.tick(self.alter(self.fleet.snapshot(self._wanted, self._past)))
+        self._wanted, self._past = result.wants_records, result.wants_steps
         self.results.append(result)
         at_s = round(result.now_s - START_S, 3)
         for incident in result.changed:

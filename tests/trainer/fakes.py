@@ -2,6 +2,8 @@
 
 from contextlib import contextmanager
 
+from worker_server.reporter import NullReporter
+
 
 class FakeReporter:
     """Follows the contract of `worker_server.attach()`."""
@@ -27,6 +29,15 @@ class FakeReporter:
 
     def end_step(self, step, *, committed, loss=None, tokens=0):
         self.told.append(("end", step, committed, tokens))
+
+    def finite(self, *, loss=None, grad_norm=None, where="local"):
+        finite = NullReporter().finite(loss=loss, grad_norm=grad_norm)
+        if not finite:
+            self.told.append(("not finite", where))
+        return finite
+
+    def fingerprint(self, parameters, step, *, every=None, shard=None, replicas_equal=True):
+        """Not told: it is said of every committed step."""
 
     def observe_manager(self, manager):
         self.told.append(("manager", manager.current_step()))

@@ -1,9 +1,11 @@
 import json
+from contextlib import contextmanager
 
 import pytest
 
 from trainer import faults
-from trainer.faults import Fault, FaultError, Injector, Kind, Variant
+from trainer.faults import Fault, FaultError, Kind, Variant
+from trainer.injector import ACTS, Injector
 
 # -- what is written ------------------------------------------------------------------------
 
@@ -24,6 +26,28 @@ from trainer.faults import Fault, FaultError, Injector, Kind, Variant
             Fault("mismatch:size@rg_0.1:0", Kind.MISMATCH, "rg_0.1", 0, variant=Variant.SIZE),
             id="mismatch-size-at-step-zero",
         ),
+        pytest.param(
+            "hang:busy@rg_0.1:3:optimizer",
+            Fault(
+                "hang:busy@rg_0.1:3:optimizer",
+                Kind.HANG,
+                "rg_0.1",
+                3,
+                variant=Variant.BUSY,
+                phase="optimizer",
+            ),
+            id="phase",
+        ),
+        pytest.param(
+            "pause:8.5@rg_0.1",
+            Fault("pause:8.5@rg_0.1", Kind.PAUSE, "rg_0.1", seconds=8.5),
+            id="seconds",
+        ),
+        pytest.param(
+            "pause:gc@rg_0.1",
+            Fault("pause:gc@rg_0.1", Kind.PAUSE, "rg_0.1", variant=Variant.GC),
+            id="pause-variant",
+        ),
     ],
 )
 def test_a_spec_says_kind_argument_rank_and_step(spec, expected):
@@ -39,10 +63,12 @@ def test_several_specs_are_separated_by_commas():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        pytest.param("hang", "fault 'hang': expected kind[:arg]@rank[:step], such as "
-                     "hang@rg_1.0:30 or slow:5@rg_2.0:12", id="no-rank"),
+        pytest.param("hang", "fault 'hang': expected kind[:arg]@rank[:step[:phase]], such as "
+                     "hang@rg_1.0:30:forward or slow:5@rg_2.0:12", id="no-rank"),
         pytest.param("burn@rg_1.0:3", "fault 'burn@rg_1.0:3': unknown kind 'burn' "
-                     "(known: hang, gil, stop, crash, slow, mismatch)", id="kind"),
+                     "(known: "
+                     "hang, gil, stop, crash, segfault, abort, raise, slow, slow-data, slow-link, "
+                     "mismatch, nan, corrupt, loss_spike, pause)", id="kind"),
         pytest.param("hang@rg_1:3", "fault 'hang@rg_1:3': not a rank name: 'rg_1' "
                      "(expected GROUP.RANK, such as rg_0.1)", id="rank"),
         pytest.param("hang@rg_1.0:soon", "fault 'hang@rg_1.0:soon': step 'soon' is not a number",
@@ -53,10 +79,16 @@ def test_several_specs_are_separated_by_commas():
                      id="factor-of-one"),
         pytest.param("slow:nan@rg_1.0", "fault 'slow:nan@rg_1.0': factor nan is not above 1",
                      id="factor-nan"),
-        pytest.param("hang:3@rg_1.0", "fault 'hang:3@rg_1.0': 'hang' takes no argument",
+        pytest.param("stop:3@rg_1.0", "fault 'stop:3@rg_1.0': 'stop' takes no argument",
                      id="argument-of-none"),
-        pytest.param("mismatch:dtype@rg_1.0", "fault 'mismatch:dtype@rg_1.0': unknown mismatch "
-                     "'dtype' (known: op, size)", id="variant"),
+        pytest.param("hang:3@rg_1.0", "fault 'hang:3@rg_1.0': unknown hang '3' "
+                     "(known: sleep, busy)", id="variant"),
+        pytest.param("hang@rg_1.0:3:lunch", "fault 'hang@rg_1.0:3:lunch': unknown phase 'lunch' "
+                     "(known: data, forward, backward, communication, optimizer)", id="phase"),
+        pytest.param("slow:2@rg_1.0:3:forward", "fault 'slow:2@rg_1.0:3:forward': slow takes no "
+                     "phase", id="phase-of-none"),
+        pytest.param("pause:0@rg_1.0", "fault 'pause:0@rg_1.0': seconds 0 is not in 0 to 3600",
+                     id="seconds"),
     ],
 )  # fmt: skip
 def test_a_bad_spec_gives_one_line_that_names_the_mistake(spec, said):
@@ -103,7 +135,7 @@ def test_an_injected_fault_is_read_back_as_it_was(tmp_path, kind):
 class Rank:
     """An injector whose acts are written down instead of done."""
 
-    def __init__(self, folder, name="rg_1.0", *, host="host-1", world_size=1, planned=()):
+    def __init__(self, folder, name="rg_1.0", *, host="host-1", world_size=1, planned=(), **more):
         self.file = folder / "faults.json"
         self.acted, self.said = [], []
         self.markers_when_acting = []
@@ -113,9 +145,10 @@ class Rank:
             host=host,
             file=self.file,
             planned=planned,
-            acts={kind: lambda kind=kind: self.act(kind) for kind in faults.ACTS},
+            acts={kind: lambda _fault, kind=kind: self.act(kind) for kind in ACTS},
             say=self.said.append,
             clock=lambda: 1000.0,
+            **more,
         )
 
     def act(self, kind):
@@ -134,7 +167,37 @@ def test_a_fault_fires_at_its_step_and_its_marker_is_there_before_it_acts(tmp_pa
 
     assert rank.poll(3, 4) == []
     assert rank.poll(5) == [kind]
-    assert rank.markers_when_acting == [[faults.Marker("one", kind, "rg_1.0", "host-1", 5, 1000.0)]]
+    (marker,) = rank.markers_when_acting[0]
+    assert (marker.id, marker.kind, marker.rank) == ("one", kind, "rg_1.0")
+    assert (marker.host, marker.step, marker.time) == ("host-1", 5, 1000.0)
+
+
+def test_a_fault_waits_for_its_phase_within_the_step(tmp_path):
+    rank = Rank(tmp_path, planned=faults.parse_specs("hang@rg_1.0:5:backward"))
+    rank.poll(5)
+    rank.injector.strike("forward")
+    assert rank.acted == []
+
+    rank.injector.strike("backward")
+    rank.injector.strike("backward")
+
+    assert rank.acted == [Kind.HANG]
+    assert [marker.phase for marker in faults.markers(rank.file)] == ["backward"]
+
+
+def test_a_declared_pause_names_its_phase_to_the_keeper(tmp_path):
+    named = []
+
+    @contextmanager
+    def declare(phase):
+        named.append(phase)
+        yield
+        named.append("over")
+
+    rank = Rank(tmp_path, planned=faults.parse_specs("pause:declared@rg_1.0:5"), declare=declare)
+    rank.poll(5)
+
+    assert (rank.acted, named) == ([Kind.PAUSE], ["compile", "over"])
 
 
 def test_a_step_that_was_jumped_over_by_a_heal_does_not_lose_the_fault(tmp_path):
@@ -168,7 +231,7 @@ def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
     rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
 
     assert rank.poll(1, 2) == [Kind.HANG]
-    known = "hang, gil, stop, crash, slow, mismatch"
+    known = ", ".join(Kind)
     assert rank.said == [
         f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {known})",
         "rg_1.0: fault 'ok' (hang) fires at step 1",
@@ -236,6 +299,7 @@ def test_a_mismatch_is_handed_out_once_in_a_group_of_two(tmp_path):
     rank = Rank(tmp_path, world_size=2, planned=faults.parse_specs("mismatch:size@rg_1.0:5"))
     rank.poll(5)
 
+    assert rank.injector.take_mismatch(Variant.ROOT) is None
     assert [rank.injector.take_mismatch() for _ in range(2)] == [Variant.SIZE, None]
 
 
@@ -247,3 +311,35 @@ def test_a_mismatch_in_a_group_of_one_is_refused_in_log_and_marker(tmp_path):
     assert rank.injector.take_mismatch() is None
     assert rank.said == [f"rg_1.0: error: fault 'mismatch@rg_1.0:5' refused: {refused}"]
     assert [marker.refused for marker in faults.markers(rank.file)] == [refused]
+
+
+def test_gradients_are_nan_until_the_process_ends_and_for_whoever_comes_to_that_host(tmp_path):
+    planned = faults.parse_specs("nan@rg_1.0:5")
+    rank = Rank(tmp_path, planned=planned)
+    rank.poll(4)
+    assert not rank.injector.nan
+    rank.poll(5, 6)
+
+    assert rank.injector.nan
+    assert Rank(tmp_path, planned=planned).injector.nan
+    assert not Rank(tmp_path, host="spare-1", planned=planned).injector.nan
+
+
+def test_a_bit_flips_once_and_no_restart_flips_it_again(tmp_path):
+    planned = faults.parse_specs("corrupt@rg_1.0:5")
+    rank = Rank(tmp_path, planned=planned)
+    rank.poll(5)
+    again = Rank(tmp_path, planned=planned)
+    again.poll(5)
+
+    assert [rank.injector.take_corruption() for _ in range(2)] == [True, False]
+    assert not again.injector.take_corruption()
+
+
+def test_a_loss_spike_lasts_for_a_while(tmp_path):
+    rank = Rank(tmp_path, planned=faults.parse_specs("loss_spike:10@rg_1.0:5"))
+    assert rank.injector.take_spike() == 1.0
+    rank.poll(5)
+    factors = [rank.injector.take_spike() for _ in range(faults.SPIKE_STEPS + 2)]
+
+    assert factors == [10.0] * faults.SPIKE_STEPS + [1.0, 1.0]

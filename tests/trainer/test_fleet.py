@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for
-from trainer import options, status
+from trainer import faults, options, status
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -184,6 +184,18 @@ def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
     ]  # fmt: skip
 
 
+def test_two_groups_of_two_ranks_hold_equal_weights_from_the_first_step_on(tmp_path):
+    often = ("--steps", "3", "--fingerprint-every", "1", "--min-replicas", "2")
+    with fleet(tmp_path, 2, 2, *often) as running:
+        running.start("rg_0.0", "rg_0.1", "rg_1.0", "rg_1.1")
+        running.exit_codes()
+        hashes = fingerprints(running.events("fingerprint"))
+
+    assert set(hashes) == {1, 2, 3}
+    assert [len(step) for step in hashes.values()] == [4, 4, 4]
+    assert [len(set(step.values())) for step in hashes.values()] == [1, 1, 1]
+
+
 def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
     # An infinite rate ruins rg_1's weights in every step that it commits.
     often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20")
@@ -205,3 +217,23 @@ def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path
     assert all(event["committed"] for event in sound)
     assert all(event["loss"] is not None for event in sound)
     assert [event["loss"] for event in dropped] == [None] * len(dropped)
+
+
+def test_a_group_with_a_nan_gradient_says_so_before_the_exchange_and_nobody_takes_it_in(tmp_path):
+    fault_file = tmp_path / "faults.json"
+    often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20", "--fault-file",
+             str(fault_file), "--steps", "30")  # fmt: skip
+    with fleet(tmp_path, 2, 1, *often) as running:
+        running.start("rg_0.0", "rg_1.0")
+        until(lambda: len(running.events("step", "rg_1.0")) >= 3, "3 steps of rg_1")
+        faults.inject(fault_file, faults.Fault("nan", faults.Kind.NAN, "rg_1.0"))
+        until(lambda: len(running.events("finished", "rg_0.0")) == 1, "the end of rg_0")
+        sound = running.events("step", "rg_0.0")
+        [marker] = faults.markers(fault_file)
+        late = [e for e in running.events("step", "rg_1.0") if e["time"] > marker.time]
+        until(running._ranks["rg_0.0"][2].exists, "what rg_0 told")
+        told = running.told("rg_0.0")
+
+    assert all(event["loss"] is not None and event["committed"] for event in sound)
+    assert not any(event["committed"] for event in late)
+    assert [entry for entry in told if entry[0] == "not finite"] == []

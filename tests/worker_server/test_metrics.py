@@ -106,7 +106,7 @@ def test_everything_at_once_is_valid(rank, how):
     kinds = {name.removeprefix("lightkeeper_rank_"): f.type for name, f in families.items()}
     counters = {
         "attempts", "commits", "commit_failures", "tokens", "phase_seconds", "user",
-        "communication_seconds", "steps_missed",
+        "communication_seconds", "steps_missed", "nonfinite_attempts",
     }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "counter"} == counters
     assert kinds["step_seconds"] == kinds["step_phase_seconds"] == "histogram"

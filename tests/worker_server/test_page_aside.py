@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,3 +179,46 @@ def test_seconds_held_in_collectives_count_where_no_phase_says_that_it_waits(pag
     waited_s = reader.held_s()
     page.leave(row, *enter(page, row))
     assert 0 < waited_s < reader.held_s() < 1
+
+
+def test_a_fresh_page_was_always_finite_and_has_no_fingerprints(reader):
+    assert reader.spoilt(NOW) is None
+    assert reader.prints() is None
+
+
+def test_the_latest_spell_and_the_latest_fingerprints_are_read(page, reader):
+    for n in range(1, 4):
+        page.write_spoilt(n, 1, NOW - 10**9, n, n + 1)
+        page.write_prints(7, n, [(10 * n, 2**48 - 1, 0)] * n)
+        assert reader.spoilt(NOW) == wire.Spoilt(n, "group", 1.0, n, n + 1)
+        assert reader.prints() == wire.Prints(7, n, ((10 * n, 2**48 - 1, 0),) * n)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 5])
+def test_a_spell_and_fingerprints_cut_off_in_the_middle_leave_the_former_ones_whole(
+    page, reader, done
+):
+    for n in range(1, done + 1):
+        page.write_spoilt(n, 0, NOW, n, n)
+        page.write_prints(n, 0, [(n, n, n)])
+    stamp = done + 1  # its writer stores the first stamp and a word of the body, and dies
+    for word, size in (
+        (layout.SPOILT_WORD, layout.SPOILT_SLOT_WORDS),
+        (layout.PRINTS_WORD, layout.PRINTS_SLOT_WORDS),
+    ):
+        at = word + (stamp & 1) * size
+        page._words[at], page._words[at + 1] = stamp, 99
+    assert (reader.spoilt(NOW) and reader.spoilt(NOW).first_step) == (done or None)
+    assert (reader.prints() and reader.prints().lane) == (done or None)
+
+
+def test_the_parts_of_the_page_do_not_overlap():
+    ends = [
+        (layout.COUNTER_WORD, layout.MAX_COUNTERS),
+        (layout.SPOILT_WORD, 2 * layout.SPOILT_SLOT_WORDS),
+        (layout.PRINTS_WORD, 2 * layout.PRINTS_SLOT_WORDS),
+        (layout.GROUP_OFFSET // layout.WORD, 0),
+    ]
+    for (word, size), (after, _) in itertools.pairwise(ends):
+        assert word + size <= after
+    assert layout.PRINTS_LAST_WORD < layout.PRINTS_SLOT_WORDS

@@ -55,6 +55,19 @@ def test_a_first_step_begun_inside_of_a_phase_leaves_to_other(reporter, read):
     assert read().phase == "other"
 
 
+def test_an_optimizer_stepped_in_a_declared_init_is_no_step(reporter, read):
+    guess = reporter.from_source("optimizer")
+    with reporter.phase("init"):
+        guess.step(0)
+    assert (read().commits, read().phase) == (0, "init")
+
+    with reporter.phase("forward"):
+        pass
+    guess.step(1)
+
+    assert read().commits == 1
+
+
 def test_attempts_count_retries_and_commits_count_commits(reporter, read):
     for step, committed in ((4, False), (4, True), (5, True)):
         reporter.begin_step(step)

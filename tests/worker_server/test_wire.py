@@ -39,6 +39,13 @@ def states(draw):
         tags=tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
         counters=draw(st.dictionaries(st.text(max_size=8), SECONDS, max_size=2)),
         source=draw(st.sampled_from(["reporter", "partial", "torchft"])),
+        spoilt=maybe(st.builds(
+            wire.Spoilt, COUNTS, st.sampled_from(["local", "group"]), SECONDS, COUNTS, COUNTS
+        )),
+        prints=maybe(st.builds(
+            wire.Prints, COUNTS, COUNTS,
+            st.lists(st.tuples(COUNTS, COUNTS, COUNTS), max_size=3).map(tuple),
+        )),
     )  # fmt: skip
     head = st.builds(
         wire.GroupHead, name=st.text(), size=COUNTS, enqueued=COUNTS, completed=COUNTS,
@@ -149,8 +156,14 @@ def test_a_valid_answer_with_one_part_replaced_parses_or_raises_the_one_error(pa
         parse(answer)
 
 
+PRINTS = wire.Prints(4_123_456_789, 12, tuple((123_430 + 10 * n, 2**48 - 1, 0) for n in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("prints", "room"), [(None, 1024), (PRINTS, 1152)], ids=["without prints", "with prints"]
+)
 @pytest.mark.parametrize("committed", [123_455, 123_456], ids=["in a step", "between two steps"])
-def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed):
+def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, room):
     unfinished = committed < 123_456
     seconds = {  # a day and a half of training
         "init": 27.12345, "other": 312.12345, "data": 512.12345, "forward": 31234.12345,
@@ -163,7 +176,7 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed):
         wire.StepState(
             123_456, 123_456, 9_876_543, "communication", 0.0123, committed, 1.2345,
             wire.ReplicaId("rg_12:0b6ab4a1-2a5c-4a8d-9d6c-0e6a2d3f4b5c"), 123, 16, False, False,
-            2.34567, True, 123_456_789_012, seconds, committed,
+            2.34567, True, 123_456_789_012, seconds, committed, prints=prints,
         ),
         tuple(
             wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_678 - unfinished, "all_gather", 0.12,
@@ -172,4 +185,4 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed):
         ),
     )  # fmt: skip
     size = len(in_json(wire.to_json(state)).data)
-    assert size <= 1024
+    assert size <= room

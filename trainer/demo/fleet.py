@@ -56,11 +56,14 @@ class Fleet:
         """A client of this fleet's monitor."""
         return MonitorClient(self.monitor_url)
 
-    def inject(self, kind: str, rank: str) -> str:
-        """Ask the trainer of `rank` to fall ill at its next step; gives the fault's id."""
+    def inject(self, kind: str, rank: str, step: int | None = None) -> str:
+        """Ask the trainer of `rank` to fall ill at its next step, or at this one; gives the
+        fault's id.
+        """
         self.faults_injected += 1
         fault_id = f"{self.faults_injected}-{kind}"
-        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": self.options.slow_factor}
+        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": self.options.slow_factor,
+                 "step": step}  # fmt: skip
         faults.inject(self.fault_file, faults.parse_fault(fault))
         return fault_id
 

@@ -17,6 +17,8 @@ FAULTS: Final = {
     "crash": "a rank is killed (SIGKILL)",
     "slow": "a rank is several times slower from then on",
     "mismatch": "a rank calls another collective than its peers (2 ranks a group)",
+    "nan": "a rank's gradient holds NaN from then on",
+    "corrupt": "a bit of a rank's weights flips, and nobody is told",
     "mismatch:size": "a rank brings another size than its peers: gloo aborts (2 ranks a group)",
 }
 
@@ -161,9 +163,14 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
         arguments_parser.error(
             "--fault mismatch needs a collective inside the group: add --ranks-per-group 2"
         )
+    groups = args.groups or (2 if args.ranks_per_group > 1 else 3)
+    if "corrupt" in faults and groups * args.ranks_per_group < 3:
+        arguments_parser.error(
+            "--fault corrupt in two ranks: which of two is right cannot be told; add --groups 3"
+        )
     return DemoOptions(
         faults=faults,
-        groups=args.groups or (2 if args.ranks_per_group > 1 else 3),
+        groups=groups,
         ranks_per_group=args.ranks_per_group,
         keeper=not args.without_keeper,
         short_timeouts=args.timeouts == "short",

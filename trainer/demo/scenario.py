@@ -22,6 +22,8 @@ ALONE_LIMIT_S: Final = 300.0
 # A slow group slows the others for ever; longer would show the same again.
 ALONE_SLOW_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.5
+EQUAL_STEPS: Final = 20
+"""Two fingerprints at their default distance."""
 
 EXPECTED_KIND: Final = {
     "hang": "not_entered",
@@ -29,6 +31,8 @@ EXPECTED_KIND: Final = {
     "stop": "not_entered",
     "crash": "dead",
     "slow": "straggler",
+    "nan": "state_corrupt",
+    "corrupt": "state_corrupt",
     "mismatch": "mismatch",
     "mismatch:size": "mismatch",
 }
@@ -111,7 +115,10 @@ def run_fault(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: S
     before = client.snapshot()
     best_step = max((item.get("step") or 0 for item in before["ranks"]), default=0)
     hosts = {item["group"]: item["host"] for item in before["groups"]}
-    report = FaultReport(kind, rank, group, injected_s=_strike(fleet, client, kind, rank, show))
+    # Weights must have been seen to be equal by all before one that is not can be told from them.
+    step = best_step + EQUAL_STEPS if kind == "corrupt" else None
+    struck_s = _strike(fleet, client, kind, rank, show, step)
+    report = FaultReport(kind, rank, group, injected_s=struck_s)
     report.left_host = hosts.get(group)
     deadline = time.monotonic() + _limit_s(fleet, kind)
     incidents: list[dict[str, Any]] = []
@@ -139,8 +146,15 @@ def _limit_s(fleet: Fleet, kind: str) -> float:
     return ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
 
 
-def _strike(fleet: Fleet, client: MonitorClient, kind: str, rank: str, show: Show) -> float:
-    fault_id = fleet.inject(kind, rank)
+def _strike(  # noqa: PLR0917
+    fleet: Fleet,
+    client: MonitorClient,
+    kind: str,
+    rank: str,
+    show: Show,
+    step: int | None,
+) -> float:
+    fault_id = fleet.inject(kind, rank, step)
     deadline = time.monotonic() + STRIKE_LIMIT_S
     while time.monotonic() < deadline:
         marker = fleet.fired(fault_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Sequence
 from time import monotonic_ns
 
 from worker_server.page import layout
@@ -27,6 +28,8 @@ class AsideWriter:
         self._note_stamps = [0] * len(layout.NOTE_SLOT_BYTES)
         self._time_counts = [0] * layout.MAX_TIMES
         self._time_sums = [0] * layout.MAX_TIMES
+        self._spoilt_stamp = 0
+        self._prints_stamp = 0
 
     def _attach_buffer(self, buffer: mmap.mmap | bytearray) -> None:
         self._buffer = buffer
@@ -77,6 +80,33 @@ class AsideWriter:
             self._words[word + 1] = total
             self._words[word + 2] = spent_ns
             self._words[word + 3] = stamp
+
+    @property
+    def heals(self) -> int:
+        """Checkpoints loaded from other groups so far."""
+        return self._time_counts[layout.TIME_LOAD]
+
+    # -- soundness of the state ---------------------------------------------------------------
+
+    def write_spoilt(self, step: int, place: int, since_ns: int, run: int, attempts: int) -> None:
+        """Say at which step, and where, this rank was first not finite, and how often it was."""
+        with self._lock:
+            self._spoilt_stamp = stamp = self._spoilt_stamp + 1
+            word = layout.SPOILT_WORD + (stamp & 1) * layout.SPOILT_SLOT_WORDS
+            self._words[word] = stamp
+            for n, value in enumerate((step, place, since_ns, run, attempts, stamp), 1):
+                self._words[word + n] = value
+
+    def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Publish the last fingerprints (step, value, part), newest last; at most `PRINTS_KEPT`."""
+        absent = [(layout.NONE, 0, 0)] * (layout.PRINTS_KEPT - len(rows))
+        flat = [number for row in (*absent, *rows) for number in row]
+        with self._lock:
+            self._prints_stamp = stamp = self._prints_stamp + 1
+            word = layout.PRINTS_WORD + (stamp & 1) * layout.PRINTS_SLOT_WORDS
+            self._words[word] = stamp
+            for n, value in enumerate((lane, lineage, *flat, stamp), 1):
+                self._words[word + n] = value
 
     # -- tags and counters ------------------------------------------------------------------
 

@@ -52,6 +52,41 @@ class AsideReader(MappedPage):
         count, (total, last_ns) = self._newest(load) or (0, (0, 0))
         return count, total * NS, last_ns * NS
 
+    def spoilt(self, now_ns: int) -> wire.Spoilt | None:
+        """Since when, and where, the rank's numbers are or were not finite; None: never."""
+
+        def load(slot: int) -> tuple[int, tuple[int, ...], int]:
+            word = layout.SPOILT_WORD + slot * layout.SPOILT_SLOT_WORDS
+            last = self._words[word + 6]
+            return last, tuple(self._words[word + 1 : word + 6]), self._words[word]
+
+        stamp, body = self._newest(load) or (0, ())
+        if not stamp:
+            return None
+        step, place, since, run, attempts = body
+        known = 0 <= place < len(layout.PLACES)
+        return wire.Spoilt(
+            first_step=step,
+            where=layout.PLACES[place] if known else layout.PLACES[-1],
+            age_s=max(0, now_ns - since) * NS,
+            run=max(0, run),
+            attempts=max(0, attempts),
+        )
+
+    def prints(self) -> wire.Prints | None:
+        """The last fingerprints; None when none was taken (since the last heal)."""
+
+        def load(slot: int) -> tuple[int, tuple[int, ...], int]:
+            word = layout.PRINTS_WORD + slot * layout.PRINTS_SLOT_WORDS
+            last = self._words[word + layout.PRINTS_LAST_WORD]
+            body = tuple(self._words[word + 1 : word + layout.PRINTS_LAST_WORD])
+            return last, body, self._words[word]
+
+        stamp, body = self._newest(load) or (0, ())
+        found = zip(body[2::3], body[3::3], body[4::3], strict=True)
+        rows = [row for row in found if row[0] != layout.NONE]
+        return wire.Prints(body[0], body[1], tuple(rows)) if stamp and rows else None
+
     def tags(self) -> tuple[str, ...]:
         """What the rank does over and above its phase."""
         bits = self._words[layout.W_TAG_BITS]

@@ -4,11 +4,11 @@ All numbers are native 8-byte words at 8-byte offsets, so that the kernel and bo
 see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host
 share. How several words are read together:
 
-- *Phase*, *begun*, *step*, every *note* and every *time* have two slots each and write number n
-  goes to slot n % 2. A slot carries n before its body and n again after it. The writer stores the
-  first stamp, the body, the last stamp; the reader loads the last stamp, the body, the first
-  stamp, and the slot is whole when the two agree. A writer that is stopped or killed in the middle
-  of a write leaves the former slot whole: a reader always finds one.
+- *Phase*, *begun*, *step*, *spoilt*, *prints*, every *note* and every *time* have two slots each
+  and write number n goes to slot n % 2. A slot carries n before its body and n again after it. The
+  writer stores the first stamp, the body, the last stamp; the reader loads the last stamp, the
+  body, the first stamp, and the slot is whole when the two agree. A writer that is stopped or
+  killed in the middle of a write leaves the former slot whole: a reader always finds one.
 - A *ring slot* carries its ticket in the same way. Its exit words are stored later, each whole.
 - A slot of the *steps ring* carries the number of its attempt in the same way, before and after.
   Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
@@ -26,7 +26,7 @@ import struct
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 2
+VERSION: Final = 3
 WORD: Final = 8
 
 NONE: Final = -(2**62)
@@ -120,6 +120,19 @@ MAX_COUNTERS: Final = 16
 COUNTER_NAME_OFFSET: Final = 5632
 COUNTER_WORD: Final = 6144 // WORD
 """Doubles."""
+
+# -- soundness of the state: numbers that are not finite, fingerprints of the weights -------------
+SPOILT_WORD: Final = 6400 // WORD
+SPOILT_SLOT_WORDS: Final = 8
+"""first stamp, first step, place, since, attempts in a row, attempts in all, last stamp."""
+PLACES: Final = ("local", "group", "exchanged")
+"""Where a number that is not finite was seen first; see `wire.Spoilt`."""
+PRINTS_KEPT: Final = 3
+"""Fingerprints: a poll at 1 Hz of groups that are a step apart finds one step that all have."""
+PRINTS_WORD: Final = 6656 // WORD
+PRINTS_SLOT_WORDS: Final = 16
+"""first stamp, lane, lineage; step, value and part of each, newest last; the last stamp."""
+PRINTS_LAST_WORD: Final = 3 + 3 * PRINTS_KEPT
 
 # -- process groups -------------------------------------------------------------------------
 MAX_GROUPS: Final = 64

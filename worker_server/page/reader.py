@@ -100,6 +100,8 @@ class PageReader(AsideReader):
             tags=self.tags(),
             counters=self.counters(),
             source=self.source(),
+            spoilt=self.spoilt(now_ns),
+            prints=self.prints(),
         )
 
     def _phases_begun(self) -> tuple[int, int]:

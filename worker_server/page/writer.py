@@ -75,6 +75,8 @@ class PageWriter(AsideWriter):
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         super().__init__(buffer)
+        self.group_rank = 0
+        """Of the rank whose page it is."""
         self._strings: dict[str, int] = {}
         self._error_count = 0
         self._phase_ids: dict[bytes, int] = {}
@@ -112,6 +114,7 @@ class PageWriter(AsideWriter):
             # and the page tables now: a fault is dearer than a whole step's report
             page = cls(mmap.mmap(fd, layout.TOTAL_BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE))
             page._start(blob, start_ticks)
+            page.group_rank = identity.group_rank
             draft.rename(path)
         finally:
             os.close(fd)

@@ -96,6 +96,7 @@ class RankCollector(Collector):
         yield _gauge("participants", "replica groups in the quorum", labels, step.participants)
         loss = step.loss if step.loss_finite else float("nan")
         yield _gauge("loss", "last reported loss; NaN when it was not finite", labels, loss)
+        yield from _soundness(step, labels)
         age = step.last_commit_age_s
         yield _gauge(
             "last_commit_timestamp_seconds", "wall-clock time of the last commit", labels,
@@ -105,6 +106,25 @@ class RankCollector(Collector):
             "phase_seconds", "seconds spent in finished phases", "phase", labels, step.seconds
         )
         yield _counters("user", "counters of the user's own", "counter", labels, step.counters)
+
+
+def _soundness(step: wire.StepState, labels: tuple[str, ...]) -> Iterator[Metric]:
+    """Left out while nobody said whether anything was finite."""
+    spoilt, prints = step.spoilt, step.prints
+    said = spoilt is not None or step.loss is not None or not step.loss_finite
+    now = step.loss_finite and (spoilt is None or not spoilt.run)
+    yield _gauge(
+        "finite", "1 while loss and gradient of the last attempt were finite", labels,
+        now if said else None,
+    )  # fmt: skip
+    yield _counter(
+        "nonfinite_attempts", "attempts with a loss or gradient that was not finite", labels,
+        (spoilt.attempts if spoilt is not None else 0) if said else None,
+    )  # fmt: skip
+    yield _gauge(
+        "fingerprint_step", "committed step of the last fingerprint of the weights", labels,
+        prints.rows[-1][0] if prints is not None and prints.rows else None,
+    )  # fmt: skip
 
 
 def _in_communication(report: wire.StateReport) -> float:
@@ -186,9 +206,10 @@ def _gauge(
     return family
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...], value: float) -> Metric:
+def _counter(name: str, text: str, labels: tuple[str, ...], value: float | None) -> Metric:
     family = CounterMetricFamily(f"lightkeeper_rank_{name}", text, labels=_LABELS)
-    family.add_metric(labels, value)
+    if value is not None:
+        family.add_metric(labels, value)
     return family
 
 

@@ -109,6 +109,29 @@ _STEP: Final = _object(
         "tags": _list(_TEXT),
         "counters": _map(_NUMBER),
         "source": _says("who reports the steps", _TEXT),
+        "spoilt": _object(
+            "the latest spell of numbers that were not finite; absent: there was none",
+            {
+                "first_step": _WHOLE,
+                "where": _says("seen first: local, group or exchanged", _TEXT),
+                "age_s": _SECONDS,
+                "run": _says("attempts in a row; 0: finite again", _COUNT),
+                "attempts": _COUNT,
+            },
+            {},
+        ),
+        "prints": _object(
+            "fingerprints of the weights; only those of equal lanes and steps compare",
+            {
+                "lane": _says("what was hashed", _WHOLE),
+                "lineage": _says("counts how often the weights were replaced", _COUNT),
+                "rows": _says(
+                    "oldest first",
+                    _list(_row("[committed step, value, part]", [_WHOLE, _WHOLE, _COUNT], 3)),
+                ),
+            },
+            {},
+        ),
     },
 )
 _HEAD: Final = _row(

@@ -110,6 +110,36 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Spoilt:
+    """Numbers that were not finite: the latest spell of them, and how many there were."""
+
+    first_step: int
+    """Step at which this spell began."""
+    where: str
+    """Where it was seen first: `local`, in the rank's own loss or gradient before any exchange;
+    `group`, after an exchange within the replica group; `exchanged`, in what came back from the
+    other groups. One that comes with a later step may stem from what others committed."""
+    age_s: float
+    """Since then."""
+    run: int
+    """Attempts in a row that were not finite, up to the last; 0: it is finite again."""
+    attempts: int
+    """Attempts that were not finite in the life of this process; only grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """Fingerprints of the weights after a commit: equal weights have equal ones."""
+
+    lane: int
+    """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
+    lineage: int
+    """Counts how often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
+    rows: tuple[tuple[int, int, int], ...]
+    """(committed step, value, which part of the weights), oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepState:
     """What the rank reports of itself."""
 
@@ -146,6 +176,10 @@ class StepState:
     """Counters of the user's own, at most 16; only grow."""
     source: str = SOURCE_REPORTER
     """Who reports the steps; see `SOURCE_REPORTER`."""
+    spoilt: Spoilt | None = None
+    """None: every number that was looked at was finite."""
+    prints: Prints | None = None
+    """None: none was taken (since the last heal)."""
 
 
 def expected_committed_step(step: StepState) -> int | None:

@@ -18,11 +18,13 @@ from worker_server.wire.messages import (
     HostReport,
     Identity,
     LastWords,
+    Prints,
     Process,
     RankName,
     Registration,
     ReplicaId,
     RingEntry,
+    Spoilt,
     StateReport,
     StepLog,
     StepRow,
@@ -148,10 +150,40 @@ def _parse_step(data: Any) -> StepState:
         tags=_texts(data, "tags"),
         counters={str(name): _float(counters, name) for name in counters},
         source=_str(data, "source", SOURCE_REPORTER),
+        spoilt=_parse_spoilt(data),
+        prints=_parse_prints(data),
     )
     if "committed_step" in data:
         return step
     return replace(step, committed_step=expected_committed_step(step))
+
+
+def _parse_spoilt(data: Any) -> Spoilt | None:
+    spoilt = _get(data, "spoilt", (Mapping,), None)
+    if spoilt is None:
+        return None
+    return Spoilt(
+        first_step=_int(spoilt, "first_step"),
+        where=_str(spoilt, "where"),
+        age_s=_seconds(spoilt, "age_s"),
+        run=_int(spoilt, "run"),
+        attempts=_int(spoilt, "attempts"),
+    )
+
+
+def _parse_prints(data: Any) -> Prints | None:
+    prints = _get(data, "prints", (Mapping,), None)
+    if prints is None:
+        return None
+    rows = _get(prints, "rows", (list, tuple))
+    for row in rows:
+        if not isinstance(row, list | tuple) or [type(n) for n in row[:3]] != [int, int, int]:
+            raise WireError("'rows' is not a list of rows of three whole numbers")
+    return Prints(
+        lane=_int(prints, "lane"),
+        lineage=_int(prints, "lineage"),
+        rows=tuple((row[0], row[1], row[2]) for row in rows),
+    )
 
 
 def _parse_seconds(data: Any) -> dict[str, float]:

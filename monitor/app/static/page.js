@@ -7,10 +7,12 @@ const GIVE_UP_MS = 4000;
 const TONES = {
   healthy: "good", resolved: "good", waiting: "wait", pending: "wait", evicting: "wait",
   starting: "start", stalled: "bad", dead: "bad", firing: "bad", unreachable: "away",
+  critical: "bad", warning: "wait", info: "start", unknown: "away",
 };
 const opened = new Map(); // incident id -> whether a person opened or closed it
 let last = null; // {snapshot, incidents}: what is shown while the monitor is away
 let lastAt = 0;
+let scrolled = false; // to the incident that the address names
 
 function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
@@ -134,17 +136,26 @@ function stages(at) {
     el("span", {}, `${name} after `, el("b", { text: span(to - from) })));
 }
 
+function bundleLine(incident) {
+  if (!incident.bundle) return null;
+  const size = `${Math.max(1, Math.round(incident.bundle.bytes / 1024))} KiB`;
+  const text = `evidence: flight records, stacks and states of those concerned (zip, ${size})`;
+  if (!guarded) return el("p", { class: "meta" }, el("a", { href: incident.bundle.url, text }));
+  const title = `needs the token: curl -OJ -H "Authorization: Bearer TOKEN" ${location.origin}${incident.bundle.url}`;
+  return el("p", { class: "meta", text, title });
+}
+
 function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
     el("summary", {},
-      chip(incident.state), el("strong", { text: incident.kind.replaceAll("_", " ") }),
+      chip(incident.state), chip(incident.severity), el("strong", { text: incident.kind.replaceAll("_", " ") }),
       el("span", { class: "what", text: incident.reason }),
       el("span", { class: "when", text: `${clock(first)} · ${span(now - first)} ago` })),
     el("div", { class: "inside" },
       el("div", { class: "stages" }, ...stages(incident.milestones)),
       el("dl", { class: "evidence" },
-        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") }),
+        el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") || "nobody is accused" }),
         el("dt", { text: "victims" }), el("dd", { text: incident.victims.join(", ") || "none" }),
         el("dt", { text: "confidence" }), el("dd", { text: incident.confidence }),
         ...Object.entries(incident.evidence).flatMap(([source, seen]) =>
@@ -154,8 +165,11 @@ function incidentBox(incident, now) {
           el("span", { class: "at", text: `+${Math.max(0, line.at - first).toFixed(1)} s` }),
           el("span", { class: "to", text: line.to.replaceAll("_", " ") }),
           el("span", { class: "why", text: line.why })))),
+      bundleLine(incident),
       incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
-  const open = opened.has(incident.id) ? opened.get(incident.id) : incident.state !== "resolved";
+  const linked = location.hash === `#${encodeURIComponent(incident.id)}`; // from a message
+  if (linked) box.classList.add("linked");
+  const open = opened.has(incident.id) ? opened.get(incident.id) : linked || incident.state !== "resolved";
   box.open = open;
   const summary = box.querySelector("summary");
   summary.dataset.key = incident.id;
@@ -163,9 +177,18 @@ function incidentBox(incident, now) {
   return box;
 }
 
-function showIncidents(incidents, now) {
-  const boxes = incidents.map((incident) => incidentBox(incident, now));
+// A crashed detector's kind of fault is neither there nor absent: a row of its own says so.
+function unknownRow(one) {
+  return el("div", { class: "unknown away" }, chip("unknown"),
+    el("strong", { text: one.kind.replaceAll("_", " ") }),
+    el("span", { class: "what", text: one.why }));
+}
+
+function showIncidents(incidents, unknown, now) {
+  const boxes = [...unknown.map(unknownRow), ...incidents.map((incident) => incidentBox(incident, now))];
   show("incidents", ...(boxes.length ? boxes : [el("div", { class: "none", text: "None so far." })]));
+  if (!scrolled) document.querySelector(".incident.linked")?.scrollIntoView();
+  scrolled = true;
 }
 
 // -- quarantine, head, banners ----------------------------------------------------------------
@@ -189,6 +212,7 @@ function showHead(snapshot) {
   if (!snapshot.groups.length) [tone, text] = ["start", "waiting for ranks"];
   else if (snapshot.groups.some((group) => group.eviction)) [tone, text] = ["wait", "evicting"];
   else if (firing.length) [tone, text] = ["bad", `${firing.length} open incident${firing.length > 1 ? "s" : ""}`];
+  else if (snapshot.unknown.length) [tone, text] = ["away", `${snapshot.unknown.length} kind${snapshot.unknown.length > 1 ? "s" : ""} of fault unknown`];
   else if (sick.length) [tone, text] = ["wait", `${sick.length} group${sick.length > 1 ? "s" : ""} not healthy`];
   headline.className = `headline ${tone}`;
   headline.textContent = text;
@@ -236,7 +260,7 @@ async function refresh() {
     lastAt = Date.now();
     showHead(snapshot);
     showGroups(snapshot);
-    showIncidents(last.incidents, snapshot.now_s);
+    showIncidents(last.incidents, snapshot.unknown, snapshot.now_s);
     showQuarantine(snapshot.quarantine);
   } catch (error) {
     const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };

@@ -6,7 +6,7 @@ import pytest
 
 from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Fault
-from tests.monitor.analysis.jobs import Call, job
+from tests.monitor.analysis.jobs import Call, job, recv
 
 LOSS = Call("metrics", size=1, site="train.py:52 log_loss")
 GRADS = Call(size=64, site="ddp.py:140 reduce_bucket")
@@ -61,3 +61,20 @@ def test_who_queues_behind_settles_a_tie_of_those_who_are_stuck() -> None:
     found = analyse(job(ranks, {"dp": (0, 1, 2), "tp": (2, 3, 4, 5)}, waited_s=60))
     kinds = {one.kind: one.culprits for one in found.findings}
     assert kinds == {Fault.MISMATCH: (4,), Fault.ORDER_INVERSION: (0,)}
+
+
+STEP = [Call(size=64, site="ddp.py:140 reduce"), Call("metrics", size=1, site="train.py:52 log")]
+PAIR = {"metrics": (0, 1)}
+
+
+def test_who_receives_where_it_always_reduced_is_named_of_two_that_wait_for_each_other() -> None:
+    ranks = {0: [*STEP * 4, recv(1).open()], 1: [*STEP * 4, STEP[0].open()]}
+    (found,) = analyse(job(ranks, PAIR, waited_s=60)).findings
+    assert (found.kind, found.culprits, found.victims) == (Fault.ORDER_INVERSION, (0,), (1,))
+    assert found.reason.endswith("rank 0 never called that at this place before.")
+
+
+def test_two_that_always_transfer_and_reduce_tie() -> None:
+    ranks = {0: [STEP[0], recv(1).open()], 1: [STEP[0], STEP[0].open()]}
+    (found,) = analyse(job(ranks, PAIR, waited_s=60)).findings
+    assert (found.culprits, found.between) == ((), ((0,), (1,)))

@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Snapshot, Unreachable
-from tests.monitor.fleet import Drive, SimFleet, at, jam, pause
+from tests.monitor.fleet import Drive, SimFleet, at, jam, jam_across, pause
 
 
 def test_a_group_in_which_all_are_inside_the_same_thing_is_told_and_nobody_is_accused() -> None:
@@ -13,12 +14,48 @@ def test_a_group_in_which_all_are_inside_the_same_thing_is_told_and_nobody_is_ac
     incident = drive.incident("deadlock")
     assert incident.groups == ("rg_1",)
     assert incident.culprits == ("rg_1.0", "rg_1.1")
+    assert drive.fired[incident.id] == 38.0
     assert incident.verdict.confidence is Confidence.UNSURE
     assert "nobody is missing" in incident.verdict.reason
     assert incident.signature.startswith("deadlock:stuck_inside:intra:")
     assert {one.kind for one in drive.seen.values()} == {"deadlock"}
     assert not drive.evicts
     assert [hold.guard for _, hold in drive.holds] == [Guard.UNSURE]
+
+
+def test_the_only_stuck_group_that_all_others_wait_for_is_evicted_after_45_s() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, jam("rg_1", 60.0))])).run(110)
+    assert [(at_s, evict.group) for at_s, evict in drive.evicts] == [(66.0, "rg_1")]
+    incident = drive.incident("deadlock")
+    assert "so it is in this group, whichever of its ranks" in incident.verdict.reason
+    assert not drive.evicts[0][1].quarantine
+
+
+def test_two_stuck_groups_tie_and_nobody_is_evicted() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, jam("rg_1")), at(20, jam("rg_2"))])).run(120)
+    assert {i.verdict.confidence for i in drive.seen.values()} == {Confidence.UNSURE}
+    assert not drive.evicts
+
+
+def test_a_collective_that_took_50_s_before_is_not_accused_of_60() -> None:
+    script = [at(20, jam("rg_1", 50.0)), at(120, jam("rg_1", 60.0))]
+    drive = Drive(SimFleet(3, 2, script), KeeperConfig(stuck_inside_s=55.0)).run(200)
+    assert list(drive.fired.values()) == [38.0]
+    assert not drive.evicts
+
+
+def test_a_job_in_which_all_wait_across_groups_is_told_and_nobody_is_accused() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, jam_across())])).run(60)
+    incident = drive.incident("deadlock")
+    assert incident.culprits == ()
+    assert drive.fired[incident.id] == 37.0
+    assert "nobody is missing" in incident.verdict.reason
+    assert not drive.evicts
+
+
+def test_it_is_over_when_they_commit_again() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, jam_across(40.0))])).run(90)
+    assert drive.incident("deadlock").resolution == "recovered by itself"
 
 
 def test_a_jam_that_dissolves_is_resolved() -> None:

@@ -8,7 +8,7 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Snapshot, Unreachable
-from tests.monitor.fleet import Drive, SimFleet, at, crash, mismatch
+from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch
 from worker_server.wire import RingEntry
 
 
@@ -104,12 +104,50 @@ def test_without_flight_records_nobody_is_accused() -> None:
     assert not drive.seen
 
 
-def test_a_healthy_fleet_is_never_asked_for_flight_records() -> None:
+def test_a_healthy_fleet_is_asked_for_flight_records_by_samples_only() -> None:
     drive = Drive(SimFleet(2, 2, noise=0.3), KeeperConfig()).run(200)
-    assert not any(result.wants_records for result in drive.results)
+    asked = [r.wants_records for r in drive.results if r.wants_records]
+    assert asked == [("rg_1.0", "rg_1.1"), ("rg_0.0", "rg_0.1")] * 7
 
 
 def test_records_are_asked_of_the_group_and_of_a_rank_elsewhere() -> None:
-    drive = Drive(SimFleet(3, 2, [at(20, mismatch("rg_1.1"))]), KeeperConfig(observe=True)).run(30)
+    config = KeeperConfig(observe=True, sample_s=0)
+    drive = Drive(SimFleet(3, 2, [at(20, mismatch("rg_1.1"))]), config).run(30)
     asked = next(result.wants_records for result in drive.results if result.wants_records)
     assert asked == ("rg_0.0", "rg_1.0", "rg_1.1", "rg_2.0")
+
+
+# -- mismatches that hang nothing ------------------------------------------------------------
+
+OFTEN = KeeperConfig(sample_s=5)
+"""The ring of these fleets holds 64 calls, some 10 s."""
+
+
+def test_the_same_bytes_as_another_type_are_found_within_a_sample_and_evict_nobody() -> None:
+    drive = Drive(SimFleet(2, 2, [at(40, mismatch("rg_1.1", "dtype"))]), OFTEN).run(70)
+    (incident,) = drive.seen.values()
+    assert (incident.kind, incident.culprits) == ("mismatch", ("rg_1.1",))
+    assert 40 < drive.fired[incident.id] <= 48
+    assert drive.evicts == []
+    assert {hold.guard for _, hold in drive.holds} == {Guard.SPARED}
+    assert incident.resolution == "not seen any more"
+
+
+def test_a_silent_mismatch_explains_no_hang_of_its_group() -> None:
+    script = [at(40, mismatch("rg_1.1", "dtype")), at(46, hang("rg_1.0"))]
+    drive = Drive(SimFleet(2, 2, script), OFTEN).run(70)
+    assert {incident.kind for incident in drive.seen.values()} == {"mismatch", "not_entered"}
+    assert drive.evicted() == ["rg_1"]
+
+
+def test_sampling_can_be_switched_off() -> None:
+    config = KeeperConfig(sample_s=0)
+    drive = Drive(SimFleet(2, 2, [at(40, mismatch("rg_1.1", "dtype"))]), config).run(120)
+    assert drive.seen == {}
+    assert all(not result.wants_records for result in drive.results)
+
+
+def test_a_record_from_before_a_death_is_read_again() -> None:
+    drive = Drive(SimFleet(2, 2, [at(33, mismatch("rg_1.1", "abort"))])).run(60)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == ("rg_1.1",)

@@ -82,6 +82,8 @@ class FakeRank:
     drip: bytes | None = None
     """Sent one byte every 0.1 s, for ever, as the body of `/v1/state`."""
     record: FlightRecord | None = None
+    stacks: bytes | None = b"Thread 1: train.py:10\n"
+    """None: asking for them hangs."""
     guarded: bool = False
     """Whether reading needs the token too, as on a WorkerServer that others can reach."""
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -229,6 +231,7 @@ class FakeFleet(_FakeServer):
         super().__init__(tls)
         self.ranks: dict[RankName, FakeRank] = {}
         self.redirects: dict[RankName, str] = {}
+        self.serve_record: Callable[[FakeRank, str], Page] | None = None
 
     def add(self, group: str = "rg_0", group_rank: int = 0, **options: Any) -> FakeRank:
         who = {k: options.pop(k) for k in ("world_size", "host", "incarnation") if k in options}
@@ -251,13 +254,24 @@ class FakeFleet(_FakeServer):
             handler.reply(307, "text/plain", b"", Location=self.redirects[rank.identity.rank])
         elif rest == "v1/state":
             self._state(handler, rank)
+        else:
+            self._page(handler, rank, rest)
+
+    def _page(self, handler: _Handler, rank: FakeRank, rest: str) -> None:
+        if rest.startswith("v1/flight_recorder") and self.serve_record is not None:
+            handler.reply(*self.serve_record(rank, rest))
         elif rest == "v1/flight_recorder":
             record = rank.record or FlightRecord(rank.identity, rank.alive, {}, (), 0, None)
             handler.reply(*page(to_json(record)))
         elif rest == "v1/stacks":
-            handler.reply(200, "text/plain", b"Thread 1: train.py:10\n")
-        elif rest.partition("?")[0] in ("v1/steps", "v1/last_words", "v1/profile"):
+            if rank.stacks is None:
+                raise Hang
+            handler.reply(200, "text/plain", rank.stacks)
+        elif rest == "v1/profile" or rest.startswith("v1/profile?"):
             handler.reply(*page({"asked": rest}))
+        elif rest.partition("?")[0] in ("v1/steps", "v1/last_words"):
+            who = to_json(rank.report())["identity"]
+            handler.reply(*page({"asked": rest, "identity": who}))
         else:
             handler.reply(*page({"error": "no such path"}, 404))
 

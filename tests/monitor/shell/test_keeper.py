@@ -15,9 +15,13 @@ from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
 from monitor.fetch import Fetcher
 from monitor.incident import State
+from monitor.journal.entries import Head, Tick
+from monitor.journal.reader import events, found
+from monitor.journal.shelf import Limits, Shelf
+from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments
+from monitor.metrics import Instruments, JournalCollector
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.pipeline import TickResult
 from monitor.policy import Evict, Guard, Hold
@@ -328,3 +332,43 @@ def test_a_late_tick_says_how_late_it_is(bench: Bench) -> None:
     lateness = [snapshot.lateness_s for snapshot in bench.judge.seen]
     assert lateness[2] > 0.3
     assert lateness[3] < lateness[2]
+
+
+def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_it(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    config = KeeperConfig(tick_s=0.5)
+    journal = Journal(Shelf(tmp_path / "j", Limits()), Head(config, "1"), dict)
+    bench.with_parts(journal=journal)
+    bench.registry.register(fleet.add().registration())
+
+    def crash(snapshot: Snapshot) -> TickResult:
+        raise ZeroDivisionError("a bug")
+
+    bench.keeper.tick()
+    bench.judge.say = crash
+    bench.keeper.tick()
+    journal.close()
+    ticks = [one for one in events(found([tmp_path / "j"])[0]) if isinstance(one, Tick)]
+    assert [one.snapshot for one in ticks] == bench.judge.seen
+    assert [one.told.crash for one in ticks] == [None, "ZeroDivisionError: a bug"]
+
+
+def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    shelf = Shelf(tmp_path / "file" / "j", Limits())
+    journal = Journal(shelf, Head(KeeperConfig(), "1"), dict)
+    bench.with_parts(journal=journal)
+    bench.registry.register(fleet.add().registration())
+    bench.instruments.registry.register(JournalCollector(lambda: journal.stats))
+    wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert bench.keeper.view is not None
+    (trouble,) = bench.keeper.view.troubles
+    assert trouble.startswith("the journal is not written (Not a directory): ")
+    assert bench.value("lightkeeper_journal_failing") == 1
+    assert (bench.value("lightkeeper_journal_lost_ticks_total") or 0) >= 1
+    journal.close()

@@ -1,0 +1,128 @@
+"""Everybody waits across replica groups, and nobody is missing (class H3 between groups).
+
+Theory of operation. When every rank of every group waits for the others and nothing moves, no group
+has evidence against it by phases or heads. The records of one rank of each group may name the one
+whose GPU or link is behind: then its group is accused. Otherwise all groups tie; that is told,
+without accusing anybody, for a wrong guess would evict a sound group and leave the fault in.
+"""
+
+from __future__ import annotations
+
+from monitor.analysis.analyse import analyse
+from monitor.analysis.finding import Fault, Finding
+from monitor.detectors.recorded import sure
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.waits import Standing, WaitGraph
+from monitor.detectors.wording import groups_of, seconds
+from monitor.flight_recorder import ring_rows
+from monitor.flight_recorder.ring_job import from_answers
+from monitor.history import History, RankTrack
+from monitor.names import RankName
+
+
+def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict; without culprits where the groups tie."""
+    still_s = _still_s(history, graph)
+    if still_s is None:
+        return ()
+    if still_s < history.config.unwitnessed_factor * _hang_after_s(history):
+        return ()
+    named = _named(history, still_s)
+    ranks = tuple(track.rank for track in history.present())
+    groups = sorted(history.groups())
+    polls = f"phases and heads at {history.config.tick_s:g} s polls"
+    if named is not None:
+        finding, culprits = named
+        evidence = {**finding.evidence, "source": f"flight records, found by {polls}"}
+        return (
+            _verdict(
+                history, still_s, finding.reason, culprits=culprits,
+                confidence=finding.confidence, evidence=evidence,
+            ),
+        )  # fmt: skip
+    reason = (
+        f"all {len(ranks)} ranks of {len(groups)} groups wait for each other across groups for "
+        f"{seconds(still_s)} and nobody is missing: the network, the Lighthouse, or a GPU; "
+        "nothing tells whose"
+    )
+    evidence = {"source": polls}
+    return (_verdict(history, still_s, reason, confidence=Confidence.UNSURE, evidence=evidence),)
+
+
+def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """One rank of each group, when all wait and nobody is missing; sorted."""
+    still_s = _still_s(history, graph)
+    if still_s is None or still_s < _hang_after_s(history):
+        return ()
+    return tuple(
+        track.rank
+        for track in _lane(history)
+        if (age_s := history.record_age_s(track.rank)) is None
+        or age_s > min(still_s, history.config.record_repeat_s)
+    )
+
+
+def _hang_after_s(history: History) -> float:
+    return max((history.hang_after_s(track) for track in history.present()), default=0.0)
+
+
+def _still_s(history: History, graph: WaitGraph) -> float | None:
+    """How long all have waited across groups at least; None when somebody does not."""
+    tracks = history.present()
+    if len(history.groups()) < 2 or history.away is not None:
+        return None
+    if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
+        return None
+    if any(history.starting(track) for track in tracks):
+        return None
+    return min((track.stall_s for track in tracks), default=None)
+
+
+def _lane(history: History) -> tuple[RankTrack, ...]:
+    """The first rank of each group."""
+    return tuple(members[0] for members in history.groups().values())
+
+
+def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, ...]] | None:
+    """Whom the records across groups accuse, when it is one group; None otherwise."""
+    lane = _lane(history)
+    answers = [history.answer(track) for track in lane]
+    ages_s = [history.record_age_s(track.rank) for track in lane]
+    if any(age_s is None or age_s >= still_s for age_s in ages_s):
+        return None
+    known = [answer for answer in answers if answer is not None]
+    if len(known) < len(lane):
+        return None
+    taken_ns = int(history.now_s * 1e9)
+    job = from_answers(ring_rows.read(answer, taken_ns=taken_ns) for answer in known)
+    here = {track.rank for track in lane}
+    found = [
+        (one, tuple(sorted(RankName(job.name(rank)) for rank in one.culprits)))
+        for one in analyse(job).findings
+        if sure(one) and one.kind in (Fault.GPU_BEHIND, Fault.NOT_ENTERED, Fault.NOT_ENQUEUING)
+    ]
+    found = [(one, names) for one, names in found if set(names) <= here]
+    groups = {group for _, names in found for group in groups_of(names)}
+    return found[0] if len(groups) == 1 else None
+
+
+def _verdict(
+    history: History,
+    still_s: float,
+    reason: str,
+    *,
+    culprits: tuple[RankName, ...] = (),
+    confidence: Confidence,
+    evidence: dict[str, str],
+) -> Verdict:
+    return Verdict(
+        kind=Kind.DEADLOCK,
+        culprits=culprits,
+        groups=groups_of(culprits),
+        reason=reason,
+        confidence=confidence,
+        since_s=history.now_s - still_s,
+        victims=tuple(t.rank for t in history.present() if t.rank not in culprits),
+        evidence=evidence,
+        signature=f"deadlock:across:{'/'.join(groups_of(culprits))}",
+    )

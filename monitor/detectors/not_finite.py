@@ -1,0 +1,222 @@
+"""Not finite (class X): who had the first NaN or Inf.
+
+TorchFT commits a NaN to all groups, so that a step later nobody is finite. The rank that saw it in
+the earliest step, in its own numbers and before any exchange, is the culprit, and only once every
+other group has shown that it was finite in that step. Two groups in the same step: cannot tell.
+
+An eviction is asked for only while it mends something: not when everybody is NaN already, and not
+for a NaN that came once and was voted down (bad data, or a loss scaler that does what it should).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.wording import groups_of, listed, plural
+from monitor.history import History, RankTrack
+from monitor.names import GroupName, RankName
+from worker_server.wire import Spoilt
+
+_TURN_S: Final = 2.0
+"""Ages of two hosts, polled in one sweep, are not told apart any closer."""
+
+
+def _spoilt(track: RankTrack) -> Spoilt | None:
+    return None if track.step is None else track.step.spoilt
+
+
+def _in_spell(track: RankTrack) -> bool:
+    """Whether the rank's last attempt was not finite."""
+    spoilt = _spoilt(track)
+    return spoilt is not None and spoilt.run > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """One rank whose numbers are or lately were not finite."""
+
+    rank: RankName
+    group: GroupName
+    spoilt: Spoilt
+    since_s: float
+
+
+def spells(history: History) -> tuple[Spell, ...]:
+    """Who is not finite, or was a moment ago."""
+    found = []
+    for track in history.present():
+        spoilt = _spoilt(track)
+        if spoilt is None or _harmless(history, track, spoilt):
+            continue
+        since_s = (track.seen_s if track.report_s is None else track.report_s) - spoilt.age_s
+        if spoilt.run or history.now_s - since_s < history.config.spell_shown_s:
+            found.append(Spell(track.rank, track.group, spoilt, since_s))
+    return tuple(found)
+
+
+def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
+    """At most one verdict: who was first, or that it cannot be told."""
+    if not cases:
+        return ()
+    step = min(case.spoilt.first_step for case in cases)
+    seen = [case for case in cases if case.spoilt.first_step == step]
+    first = [case for case in seen if case.spoilt.where != "exchanged"]
+    return _judge(history, cases, first or seen, told=bool(first))
+
+
+def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
+    """Whether what a rank reports is not what it trains on: a stage without a loss, a mean over no
+    tokens. What is committed comes to everybody; two steps later others would not be finite.
+    """
+    beyond = spoilt.first_step + 2
+    return (
+        spoilt.run > 0
+        and _committed(track, beyond)
+        and any(
+            _says(other) and not _in_spell(other) and _committed(other, beyond)
+            for other in history.present()
+        )
+    )
+
+
+def _committed(track: RankTrack, step: int) -> bool:
+    state = track.step
+    return state is not None and state.committed_step is not None and state.committed_step >= step
+
+
+def _judge(
+    history: History, cases: Sequence[Spell], first: Sequence[Spell], *, told: bool
+) -> tuple[Verdict, ...]:
+    step = first[0].spoilt.first_step
+    groups = {case.group for case in first}
+    since_s = min(case.since_s for case in first)
+    others = {name: ranks for name, ranks in history.groups().items() if name not in groups}
+    waits = sorted(name for name, ranks in others.items() if not _was_finite(ranks, step))
+    if waits and history.now_s - since_s < history.config.silent_s:
+        return ()  # they may have been first: look again
+    why = _doubt(cases, first, waits, told=told)
+    if why is not None:
+        return (_cannot_tell(cases, first, why),)
+    return (_culprit(history, cases, first),)
+
+
+def _was_finite(ranks: Sequence[RankTrack], step: int) -> bool:
+    """Whether a group showed that it was finite in its own part of this step."""
+    saying = [track for track in ranks if track.step is not None and _says(track)]
+    if not saying:  # a group that has never committed had no part in it
+        return all(track.commits == 0 for track in ranks)
+    return all(_passed(track, step) for track in saying)
+
+
+def _says(track: RankTrack) -> bool:
+    step = track.step
+    return step is not None and (
+        step.loss is not None or not step.loss_finite or step.spoilt is not None
+    )
+
+
+def _passed(track: RankTrack, step: int) -> bool:
+    """Whether a rank went through a step in which its own numbers were finite."""
+    state, spoilt = track.step, _spoilt(track)
+    if state is None:
+        return False
+    if spoilt is not None and (spoilt.run or spoilt.first_step >= step):
+        # one that was never finite in this life shows nothing of the time before it
+        later = spoilt.first_step > step and spoilt.attempts < state.attempt
+        return later or (spoilt.first_step == step and spoilt.where == "exchanged")
+    if track.died_s is not None:
+        return True  # its page is read to the end, and says nothing
+    return _committed(track, step) or state.step > step
+
+
+def _doubt(
+    cases: Sequence[Spell], first: Sequence[Spell], waits: Sequence[GroupName], *, told: bool
+) -> str | None:
+    """Why the first to be seen need not be the first; None: they are."""
+    groups = sorted({case.group for case in first})
+    if not told:
+        return "it came with what was exchanged, and nobody says that it was its own"
+    if len(groups) > 1:
+        return (
+            f"{listed(groups)} were so in the same step: bad data, a learning rate or the program"
+        )
+    if waits:
+        return f"{listed(waits)} cannot be seen to have been finite then"
+    since_s = min(case.since_s for case in first)
+    for case in cases:
+        if case.group not in groups and case.since_s < since_s - _TURN_S:
+            return f"{case.rank} was so earlier by the clock, at step {case.spoilt.first_step}"
+    return None
+
+
+def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Verdict:
+    ranks = tuple(sorted(case.rank for case in first))
+    return Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        groups=groups_of(ranks),
+        reason=f"{listed(ranks)} {plural(ranks, 'is', 'are')} not finite since step "
+        f"{first[0].spoilt.first_step}, and who was first cannot be told: {why}",
+        confidence=Confidence.UNSURE,
+        since_s=min(case.since_s for case in first),
+        victims=tuple(sorted(case.rank for case in cases if case not in first)),
+        evidence={case.rank: _seen(case.spoilt) for case in cases},
+        signature="state_corrupt:not_finite",
+    )
+
+
+def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -> Verdict:
+    nearest = [case for case in first if case.spoilt.where == "local"] or first
+    ranks = tuple(sorted(case.rank for case in nearest))
+    group, step = nearest[0].group, nearest[0].spoilt.first_step
+    others = [t for t in history.present() if t.group != group and _says(t)]
+    poisoned = tuple(sorted(t.rank for t in others if _in_spell(t)))
+    where = "its own loss or gradient"
+    if nearest[0].spoilt.where != "local":
+        where = "the sum of its group"
+    return Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        groups=(group,),
+        reason=f"{listed(ranks)} {plural(ranks, 'was', 'were')} the first that "
+        f"{plural(ranks, 'was', 'were')} not finite, at step {step}, in {where}; "
+        + (
+            f"{listed(poisoned)} followed"
+            if poisoned
+            else "every other group was finite in that step"
+        ),
+        confidence=Confidence.LIKELY,
+        since_s=min(case.since_s for case in nearest),
+        victims=poisoned,
+        evidence={case.rank: _seen(case.spoilt) for case in cases},
+        signature="state_corrupt:not_finite",
+        spare=_spare(
+            history,
+            run=max(case.spoilt.run for case in nearest),
+            step=step,
+            everybody=len(poisoned) == len(others) > 0,
+        ),
+    )
+
+
+def _seen(spoilt: Spoilt) -> str:
+    now = f"{spoilt.run} attempts in a row" if spoilt.run else "finite again"
+    return f"not finite from step {spoilt.first_step}, seen {spoilt.where}; {now}"
+
+
+def _spare(history: History, *, run: int, step: int, everybody: bool) -> str:
+    """Why an eviction would not mend it, or is not called for; empty: it is."""
+    if everybody:
+        return (
+            "every group is not finite by now, which no eviction mends: go back to a checkpoint "
+            f"from before step {step}"
+        )
+    needed = history.config.spoilt_attempts
+    if run >= needed:
+        return ""
+    if not run:
+        return "it is finite again: the step was lost and nothing else"
+    return f"{run} of the {needed} attempts in a row that an eviction needs"

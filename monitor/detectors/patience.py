@@ -1,0 +1,116 @@
+"""How long a rank may stand still before it is called hung, and why so long.
+
+Theory of operation. The longest of what speaks for the rank counts: the floor; its learned step
+time; a pause of the same kind that it, its role, or peers at this very moment made; the budgets of
+declared phases, of healing and of the first steps. Each has a source, which the verdict states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from monitor.detectors.wording import seconds
+from monitor.history import FINISHED_PHASE, History, RankTrack
+from worker_server.wire import LONG_PHASES
+
+_SEEN_OFTEN = 3
+"""Declared pauses after which their usual length is believed instead of the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A threshold and where it comes from."""
+
+    span_s: float
+    source: str
+
+    def __str__(self) -> str:
+        """Such as `5 s floor`, or `2 x learned gap 10 s of 'other': 20 s`."""
+        plain = self.source.startswith(f"{self.span_s:g} s")
+        return self.source if plain else f"{self.source}: {seconds(self.span_s)}"
+
+    def times(self, factor: float, why: str) -> Allowance:
+        """So many times as long."""
+        if factor == 1:
+            return self
+        return Allowance(factor * self.span_s, f"{factor:g} x ({self.source}), {why}")
+
+
+def allowance(history: History, track: RankTrack) -> Allowance:
+    """How long this rank may stand still in what it does now."""
+    if track.doing == FINISHED_PHASE:
+        return Allowance(inf, "it has finished")
+    best = max(_reasons(history, track), key=lambda one: one.span_s)
+    if track.running and track.doing not in LONG_PHASES:
+        longer = _ordinary(history, track).times(
+            history.config.running_factor, "its main thread runs"
+        )
+        best = max(best, longer, key=lambda one: one.span_s)
+    return best
+
+
+def _ordinary(history: History, track: RankTrack) -> Allowance:
+    """What every rank has, whatever it does."""
+    config, step_s = history.config, history.learned_step_s(track)
+    if config.stall_factor * step_s <= config.stall_floor_s:
+        return Allowance(config.stall_floor_s, f"{config.stall_floor_s:g} s floor")
+    return Allowance(
+        config.stall_factor * step_s, f"{config.stall_factor:g} x learned step {seconds(step_s)}"
+    )
+
+
+def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
+    config, step = history.config, track.step
+    yield _ordinary(history, track)
+    if track.doing in LONG_PHASES:
+        yield _declared(history, track)
+    else:
+        yield from _learned(history, track)
+    if step is not None and step.healing:
+        yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
+    if history.starting(track):
+        if track.healed_commits is None:
+            yield Allowance(config.warm_up_budget_s, f"{config.warm_up_budget_s:g} s to start")
+        else:
+            yield Allowance(
+                config.healing_budget_s, f"{config.healing_budget_s:g} s for first steps after heal"
+            )
+
+
+def _declared(history: History, track: RankTrack) -> Allowance:
+    """The budget of a declared long phase, or what the job has shown to be usual."""
+    config, phase = history.config, track.doing
+    budget = Allowance(config.long_phase_budget_s, f"{config.long_phase_budget_s:g} s for {phase}")
+    known = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
+    if known is None or known.events < _SEEN_OFTEN:
+        return budget
+    span_s = max(config.long_phase_floor_s, config.long_phase_factor * known.span_s)
+    if span_s >= budget.span_s:
+        return budget
+    factor = f"{config.long_phase_factor:g} x learned gap {seconds(known.span_s)} of '{phase}'"
+    return Allowance(span_s, f"{factor}, at least {seconds(config.long_phase_floor_s)}")
+
+
+def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
+    """What earlier pauses in this phase allow for, and those of peers at this moment."""
+    config, phase = history.config, track.doing
+    number = None if track.step is None else track.step.step
+    known = history.habits.learned(track.identity.group_rank, phase, history.now_s, number)
+    if known is not None:
+        factor = config.habit_factor if known.due else 1.0
+        often = "" if known.every is None else f", every {known.every} steps"
+        late = "" if known.due else ", not due now"
+        yield Allowance(
+            min(factor * known.span_s, config.long_phase_budget_s),
+            f"{factor:g} x learned gap {seconds(known.span_s)} of '{phase}'{often}{late}",
+        )
+    since_s = history.now_s - track.stall_s
+    peer = history.habits.meanwhile(phase, since_s, track.rank)
+    if peer is not None:
+        yield Allowance(
+            min(config.habit_factor * peer.span_s, config.long_phase_budget_s),
+            f"{config.habit_factor:g} x gap {seconds(peer.span_s)} of '{phase}' that {peer.rank} "
+            "made meanwhile",
+        )

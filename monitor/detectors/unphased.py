@@ -1,0 +1,148 @@
+"""Hangs of ranks that report no phases (classes H1 and H2): heads point, records decide.
+
+Theory of operation. Heads at every tick show who is missing (`outside`). They do not show every
+wait: DDP's reducer calls collectives from C++. So the records of the group are asked for once the
+rank has stood still for half the floor, and judged by the analysis that also judges dumps: what it
+names is accused. Where it has nothing to say, because the wait lies between replica groups, a
+single missing rank is accused and several of one group are "cannot tell".
+"""
+
+from __future__ import annotations
+
+from monitor.analysis.finding import Fault, Finding
+from monitor.detectors.recorded import Opinion, opinion, sure
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.waits import Standing, WaitGraph, patience
+from monitor.detectors.wording import listed, plural, seconds
+from monitor.history import History, RankTrack
+from monitor.names import GroupName, RankName
+
+_MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
+_MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
+
+
+def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict for each replica group that misses a rank without phases."""
+    by_group: dict[GroupName, list[RankTrack]] = {}
+    for rank in graph.roots:
+        if graph.standing[rank] is Standing.OUTSIDE:
+            track = history.tracks[rank]
+            by_group.setdefault(track.group, []).append(track)
+    judged = (_judge(history, graph, group, roots) for group, roots in by_group.items())
+    return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose records would tell whether those missing are to blame; sorted."""
+    groups = {
+        history.tracks[rank].group
+        for rank in graph.suspects
+        if graph.standing[rank] is Standing.OUTSIDE
+    }
+    members = (track for group in sorted(groups) for track in history.groups().get(group, ()))
+    return tuple(
+        track.rank for track in members if track.fresh is not None and not _has(history, track)
+    )
+
+
+def _has(history: History, track: RankTrack) -> bool:
+    """Whether a record of this stall is at hand, and not for too long."""
+    age_s = history.record_age_s(track.rank)
+    if history.answer(track) is None or age_s is None:
+        return False
+    return age_s <= min(track.stall_s, history.config.record_repeat_s)
+
+
+def _judge(
+    history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
+) -> Verdict | None:
+    still_s = min(track.stall_s for track in roots)
+    ages_s = [history.record_age_s(track.rank) for track in history.groups()[group]]
+    read = all(age_s is not None and age_s <= still_s for age_s in ages_s)
+    said = opinion(history, group) if read else None
+    names = tuple(track.rank for track in roots)
+    if said is None:
+        patient_s = max(patience(history, graph, track).span_s for track in roots)
+        if still_s < history.config.unwitnessed_factor * patient_s:
+            return None
+        doubt = "; its records cannot be read, so it may wait where heads do not show it"
+        return _verdict(
+            history, graph, roots, names,
+            confidence=Confidence.UNSURE, reason=_reason(graph, roots, doubt),
+        )  # fmt: skip
+    told = _told(said, names)
+    if told is not None:
+        finding, culprits = told
+        kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
+        return _verdict(
+            history, graph, roots, culprits,
+            confidence=finding.confidence, reason=finding.reason, kind=kind, records=finding,
+        )  # fmt: skip
+    if said.findings:
+        between = tuple(r for one in said.findings for side in one.between for r in side)
+        culprits = said.names(between) or names
+        reason = said.findings[0].reason
+        return _verdict(
+            history, graph, roots, culprits, confidence=Confidence.UNSURE, reason=reason
+        )
+    if any(set(names) & set(stuck.absent) for stuck in graph.stuck):
+        return None  # the records do not show what heads do: something still moves
+    alone = Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE
+    reason = _reason(graph, roots, "")
+    return _verdict(history, graph, roots, names, confidence=alone, reason=reason)
+
+
+def _told(
+    said: Opinion, names: tuple[RankName, ...]
+) -> tuple[Finding, tuple[RankName, ...]] | None:
+    """Whom the records accuse; None when they accuse nobody, or contradict the heads."""
+    for one in said.findings:
+        if sure(one) and one.kind in (*_MISSING, *_MISMATCHED):
+            culprits = said.names(one.culprits)
+            if one.kind in _MISMATCHED or set(culprits) <= set(names):
+                return one, culprits
+    return None
+
+
+def _reason(graph: WaitGraph, roots: list[RankTrack], doubt: str) -> str:
+    names = tuple(track.rank for track in roots)
+    victims = graph.victims(names)
+    still_s = min(track.stall_s for track in roots)
+    return (
+        f"{listed(names)} {plural(names, 'is', 'are')} in no collective for {seconds(still_s)} "
+        f"while {listed(victims)} {plural(victims, 'waits', 'wait')} for it in one{doubt}"
+    )
+
+
+def _verdict(
+    history: History,
+    graph: WaitGraph,
+    roots: list[RankTrack],
+    culprits: tuple[RankName, ...],
+    *,
+    confidence: Confidence,
+    reason: str,
+    kind: Kind = Kind.NOT_ENTERED,
+    records: Finding | None = None,
+) -> Verdict:
+    allowed = max((patience(history, graph, t) for t in roots), key=lambda one: one.span_s)
+    polls = f"heads at {history.config.tick_s:g} s polls"
+    also = {} if records is None else dict(records.evidence)
+    return Verdict(
+        kind=kind,
+        culprits=culprits,
+        groups=(roots[0].group,),
+        reason=reason,
+        confidence=confidence,
+        since_s=min((t.report_s or t.seen_s) - t.stall_s for t in roots),
+        victims=tuple(
+            rank for rank in graph.victims((*culprits, *(t.rank for t in roots)))
+            if rank not in culprits
+        ),
+        evidence=also
+        | {
+            "source": polls if records is None else f"flight records, found by {polls}",
+            "threshold": str(allowed),
+        },
+        signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}",
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""The pipeline's memory as plain JSON; no pickle, nothing in it can run. Pure.
+
+Theory of operation. A journal file that begins in the middle of a run begins with everything that
+the pipeline remembers. `freeze` runs between two ticks and has to be quick: it copies what changes
+(lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen as it is. `write` may
+take its time, in another thread. An object that is met twice is written once and referred to by
+its number, so that `recall.read` gives back the same shape. It makes dataclasses and enums of this
+project that are loaded already, without calling anything of theirs; a class that has other fields
+than those written is an error and never a guess. The configuration is not written: who reads says
+which one holds, for "what if" is another configuration over the same memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+
+from monitor.config import KeeperConfig
+
+ATOMS: Final = frozenset({type(None), bool, int, float, str})
+OURS: Final = ("monitor.", "worker_server.wire.")
+_SETS: Final = {set: "s", frozenset: "z"}
+_dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class MemoryFormatError(ValueError):
+    """Something that cannot be written, or was not written by this version; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """A container as it was when it was frozen."""
+
+    tag: str
+    values: tuple[Any, ...]
+
+
+class _Node:
+    """A mutable dataclass as it was when it was frozen; one for each object."""
+
+    __slots__ = ("kind", "values")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.values: tuple[Any, ...] = ()
+
+
+class _Layouts(dict[type, Any]):
+    """Class -> reader of all its fields at once, made when first asked for."""
+
+    def __missing__(self, kind: type) -> Any:
+        names = names_of(kind)
+        if not kind.__module__.startswith(OURS):
+            raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+        if len(names) == 1:
+            single = attrgetter(names[0])
+            self[kind] = lambda value: (single(value),)
+        elif names:
+            self[kind] = attrgetter(*names)
+        else:
+            self[kind] = lambda _: ()
+        return self[kind]
+
+
+_layouts: Final = _Layouts()
+
+
+def names_of(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass of ours.
+
+    Raises:
+        MemoryFormatError: it is none.
+    """
+    if not is_dataclass(kind):
+        raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+    return tuple(one.name for one in fields(kind))
+
+
+def _is_frozen(kind: Any) -> bool:
+    """Whether it is a frozen dataclass."""
+    params = getattr(kind, "__dataclass_params__", None)
+    return params is not None and bool(params.frozen)
+
+
+def freeze(value: Any) -> Any:
+    """What `value` is now, whatever becomes of it.
+
+    Raises:
+        MemoryFormatError: it holds something that `write` cannot write.
+    """
+    return _freeze(value, {})
+
+
+def _freeze(value: Any, known: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
+    kind = value.__class__
+    if kind in ATOMS or isinstance(value, Enum) or kind is KeeperConfig:
+        return value
+    if kind is tuple:
+        return tuple(_freeze(one, known) for one in value)
+    if kind is dict or kind is Counter:
+        items = ((_freeze(k, known), _freeze(v, known)) for k, v in value.items())
+        return _Items("d" if kind is dict else "c", tuple(items))
+    if kind is list:
+        return _Items("l", tuple(_freeze(one, known) for one in value))
+    if kind is deque:
+        return _Items("q", (value.maxlen, *(_freeze(one, known) for one in value)))
+    if kind in _SETS:
+        return _Items(_SETS[kind], tuple(_freeze(one, known) for one in _sorted(value)))
+    if _is_frozen(kind):
+        return value
+    node = known.get(id(value))
+    if node is None:
+        node = known[id(value)] = _Node(kind)
+        node.values = tuple(_freeze(one, known) for one in _layouts[kind](value))
+    return node
+
+
+def _sorted(values: Iterable[Any]) -> list[Any]:
+    return sorted(values, key=repr)
+
+
+class Writer:
+    """Writes frozen values as JSON; classes and shared objects are known to all of one writer."""
+
+    def __init__(self, config: KeeperConfig) -> None:
+        self._config = config
+        self._classes: dict[type, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # a number is an id(): what it belongs to must live on
+        self._out: list[str] = []
+
+    def text(self, value: Any) -> str:
+        """`value` as JSON text."""
+        self._out = []
+        self._write(value)
+        return "".join(self._out)
+
+    def classes(self) -> str:
+        """JSON text of the classes that were met: module, name, fields."""
+        told = [
+            [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else names_of(kind)]
+            for kind in self._classes
+        ]
+        return _dumps(told)
+
+    def _number(self, kind: type) -> int:
+        if not kind.__module__.startswith(OURS):
+            raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
+        return self._classes.setdefault(kind, len(self._classes))
+
+    def _write(self, value: Any) -> None:
+        kind = value.__class__
+        if kind in ATOMS:
+            self._out.append(_dumps(value))
+        elif kind is tuple:
+            self._listed("t", value)
+        elif kind is _Items:
+            pairs = value.tag in "dc"
+            self._listed(value.tag, chain.from_iterable(value.values) if pairs else value.values)
+        elif kind is KeeperConfig:
+            self._out.append(_dumps(["k", _apart(self._config, value)]))
+        elif isinstance(value, Enum):
+            self._out.append(_dumps(["e", self._number(kind), value.value]))
+        elif kind is _Node or _is_frozen(kind):
+            self._object(value)
+        else:  # inside of something frozen: what nobody changes is copied now
+            self._write(freeze(value))
+
+    def _listed(self, tag: str, values: Iterable[Any]) -> None:
+        out = self._out
+        out.append(f'["{tag}"')
+        for one in values:
+            out.append(",")
+            self._write(one)
+        out.append("]")
+
+    def _object(self, value: Any) -> None:
+        number = self._numbers.get(id(value))
+        if number is not None:
+            self._out.append(f'["r",{number}]')
+            return
+        self._numbers[id(value)] = len(self._numbers)
+        self._kept.append(value)
+        kind = value.kind if value.__class__ is _Node else value.__class__
+        row = value.values if value.__class__ is _Node else _layouts[kind](value)
+        head = f'["o",{self._number(kind)}'
+        if row and ATOMS.issuperset(map(type, row)):  # by far the most
+            self._out.append(f"{head},{_dumps(row)[1:]}")
+            return
+        self._out.append(head)
+        for one in row:
+            self._out.append(",")
+            self._write(one)
+        self._out.append("]")
+
+
+def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
+    """Options in which `other` differs; thresholds are scaled while the monitor doubts itself."""
+    names = names_of(KeeperConfig)
+    return {n: getattr(other, n) for n in names if getattr(other, n) != getattr(config, n)}
+
+
+def write(frozen: Any, config: KeeperConfig) -> str:
+    """JSON text of what `freeze` gave; `config` is the one that holds, and is not written.
+
+    Raises:
+        MemoryFormatError: it holds something that cannot be written.
+    """
+    writer = Writer(config)
+    body = writer.text(frozen)
+    return f'{{"classes":{writer.classes()},"value":{body}}}'

@@ -1,0 +1,266 @@
+"""The journal of a running monitor: written in a thread of its own, never in the way of a tick.
+
+Theory of operation. `take` puts a tick into a bounded queue and returns; the thread turns ticks
+into lines and lines into files. When a file is full or old the thread asks for a new one, and the
+next `take` takes the pipeline's memory along, with which that file begins. When the disk refuses
+or hangs, ticks are lost: the queue is bounded, what is on disk stays readable up to there, and
+since a tick that was lost changed the memory, journalling goes on with a new file and the memory
+of that moment. The loop notices nothing of it but `problem`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from monitor.journal import memory
+from monitor.journal.entries import Head, head_text, tick_text, told
+from monitor.journal.lines import Packer
+from monitor.journal.shelf import Shelf
+from monitor.journal.sightings import SnapshotWriter
+from monitor.pipeline import TickResult
+from monitor.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 10.0
+"""Between two attempts on a disk that refuses. Shorter takes the memory (10 ms at 1,000 ranks)
+more often for nothing; longer loses more ticks."""
+_QUEUED_RANKS: Final = 20_000
+"""Observations that may wait for the disk, 5 KB each in memory."""
+_QUEUED_TICKS: Final = 60
+_ROOM_EVERY: Final = 30
+"""Ticks between two looks at the free space."""
+_CLOSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the journal did since the start."""
+
+    ticks: int = 0
+    """Written."""
+    lost: int = 0
+    bytes: int = 0
+    """Written, compressed."""
+    files: int = 0
+    problem: str | None = None
+    """Why it cannot be written now."""
+    incomplete: str | None = None
+    """Why files after the first cannot be replayed without those before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A new file begins here."""
+
+    head: Head
+    frozen: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    snapshot: Snapshot
+    result: TickResult
+    crash: str | None
+
+
+class Journal:
+    """Records ticks; close it when done.
+
+    Args:
+        shelf: where to.
+        head: with what the run starts; what names the run is filled in.
+        remember: the pipeline's memory; called by `take` only, between two ticks.
+    """
+
+    def __init__(
+        self, shelf: Shelf, head: Head, remember: Callable[[], Mapping[str, object]]
+    ) -> None:
+        self._shelf = shelf
+        self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
+        self._remember = remember
+        self._changed = threading.Condition()
+        self._queue: deque[_Turn | _Seen] = deque([_Turn(self._head)])
+        self._stats = Stats()
+        self._turn_asked = False
+        self._broken = False
+        """Whether a tick was lost, so that only a new file can follow."""
+        self._retry_s = 0.0
+        self._closing = False
+        self._file: BinaryIO | None = None
+        self._path: Path | None = None
+        self._packer = Packer()
+        self._sightings = SnapshotWriter()
+        self._size = 0
+        self._opened_s = 0.0
+        self._thread = threading.Thread(target=self._write_on, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def stats(self) -> Stats:
+        """What was done so far."""
+        with self._changed:
+            return self._stats
+
+    def troubles(self) -> Iterator[str]:
+        """What is wrong with it, for the page."""
+        stats = self.stats
+        if stats.problem is not None:
+            yield f"the journal is not written ({stats.problem}): {stats.lost} ticks lost so far"
+        if stats.incomplete is not None:
+            yield f"files of the journal need those before them: {stats.incomplete}"
+
+    # -- the loop's side ----------------------------------------------------------------------
+
+    def take(self, snapshot: Snapshot, result: TickResult, crash: str | None = None) -> None:
+        """Record a tick that the pipeline has just judged; returns at once."""
+        with self._changed:
+            full = len(self._queue) >= _room(snapshot)
+            if full or self._broken:
+                self._lose(1)
+                self._broken = True
+                if full and self._stats.problem is None:
+                    waiting = f"the disk does not answer, {len(self._queue)} ticks wait for it"
+                    self._stats = replace(self._stats, problem=waiting)
+            else:
+                self._queue.append(_Seen(snapshot, result, crash))
+                self._changed.notify_all()
+            turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
+            if full or not turn:
+                return
+        made = self._turn(snapshot)
+        with self._changed:
+            self._turn_asked = self._broken = False
+            self._queue.append(made)
+            self._changed.notify_all()
+
+    def _turn(self, snapshot: Snapshot) -> _Turn:
+        """The next file's beginning: all that the pipeline remembers now."""
+        frozen, problem = None, None
+        try:
+            frozen = memory.freeze(dict(self._remember()))
+        except memory.MemoryFormatError as exc:
+            problem = str(exc)
+        with self._changed:
+            lost = self._stats.lost
+            self._stats = replace(self._stats, incomplete=problem)
+        head = replace(
+            self._head,
+            began_s=snapshot.now_s,
+            incidents=(),
+            evictions=(),
+            after_tick=snapshot.tick,
+            no_memory=problem,
+            lost=lost,
+        )
+        return _Turn(head, frozen)
+
+    def _lose(self, ticks: int) -> None:
+        self._stats = replace(self._stats, lost=self._stats.lost + ticks)
+
+    def close(self) -> None:
+        """Write what waits and end the file; gives up on a disk that hangs."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+
+    # -- the thread's side --------------------------------------------------------------------
+
+    def _write_on(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                if not self._queue:
+                    break
+                item = self._queue.popleft()
+            try:
+                self._write(item)
+            except OSError as exc:
+                self._fail(item, exc.strerror or str(exc))
+            except Exception as exc:
+                log.exception("the journal cannot write a tick")
+                self._fail(item, f"{type(exc).__name__}: {exc}")
+        self._end_file()
+
+    def _write(self, item: _Turn | _Seen) -> None:
+        if isinstance(item, _Turn):
+            self._begin(item)
+            return
+        sighting = self._sightings.write(item.snapshot)
+        self._put(tick_text(sighting, told(item.result, item.crash)))
+        with self._changed:
+            stats = self._stats = replace(self._stats, ticks=self._stats.ticks + 1)
+        limits, age_s = self._shelf.limits, time.monotonic() - self._opened_s
+        if stats.ticks % _ROOM_EVERY == 0:
+            self._shelf.check_room()
+        if self._size >= limits.file_bytes or age_s >= limits.file_s:
+            self._shelf.prune(0, keep=self._path)
+            with self._changed:
+                self._turn_asked = True
+
+    def _begin(self, turn: _Turn) -> None:
+        self._end_file()
+        text = None if turn.frozen is None else memory.write(turn.frozen, turn.head.config)
+        number = self._stats.files + 1
+        self._path, self._file = self._shelf.new(time.time(), number)
+        self._packer, self._sightings = Packer(), SnapshotWriter()
+        self._size, self._opened_s = 0, time.monotonic()
+        self._put(head_text(replace(turn.head, number=number), text))
+        with self._changed:
+            problem = self._stats.problem
+            self._stats = replace(self._stats, files=number, problem=None)
+            self._turn_asked = False  # by ticks that waited for this file
+        if problem is not None:
+            log.warning("the journal is written again, %s", self._path)
+
+    def _put(self, text: str) -> None:
+        if self._file is None:
+            raise OSError("there is no file")
+        data = self._packer.line(text)
+        written = 0
+        while written < len(data):
+            written += self._file.write(data[written:])
+        self._size += len(data)
+        with self._changed:
+            self._stats = replace(self._stats, bytes=self._stats.bytes + len(data))
+
+    def _fail(self, item: _Turn | _Seen, problem: str) -> None:
+        """End the file; what waits is lost with it."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what could be written has been
+                file.close()
+        with self._changed:
+            lost = [one for one in (item, *self._queue) if isinstance(one, _Seen)]
+            self._queue.clear()
+            self._lose(len(lost))
+            known, self._stats = self._stats.problem, replace(self._stats, problem=problem)
+            self._broken, self._turn_asked = True, False
+            self._retry_s = time.monotonic() + RETRY_S
+        if known != problem:
+            log.warning("the journal is not written: %s", problem)
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.write(self._packer.end())
+            file.close()
+        except OSError as exc:
+            log.warning("the end of a journal file is not written: %s", exc.strerror)
+
+
+def _room(snapshot: Snapshot) -> int:
+    """Ticks of such a fleet that may wait."""
+    return max(4, min(_QUEUED_TICKS, _QUEUED_RANKS // max(1, len(snapshot.observations))))

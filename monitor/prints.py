@@ -1,0 +1,237 @@
+"""Fingerprints of the weights, as they come in from all ranks, and which of them disagree.
+
+Theory of operation. Ranks that hold the same part of the weights share a *lane*. Of the same lane,
+committed step and part all values must be equal. Three things keep a healthy rank from being
+outvoted:
+
+- A majority is one of all ranks of the lane, those included whose value is late or lost: what is
+  missing can turn no vote, and dropping or delaying an observation adds no accusation.
+- A group that heals has the weights of the group it healed from, and would give that one a second
+  voice. So a rank votes in the *life* (incarnation and lineage) in which it was last seen in full
+  agreement with all others, and in no later one.
+- Steps that are done again (a checkpoint from before, a job from the start) have other values. When
+  a rank goes back, what was seen before that moment is compared no more; nor is what a rank said
+  that has ended, or in a former life.
+- One disagreement is not enough: two, at different steps, must name the same ranks (see
+  `detectors.corrupt`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from monitor.names import GroupName, RankName
+from worker_server.wire import Prints
+
+Life = tuple[str, int]
+"""Incarnation and lineage: for so long a rank's weights are its own history."""
+
+_STEPS_KEPT: Final = 32
+_DISSENTS_KEPT: Final = 16
+_PARTS_KEPT: Final = 256
+_WITNESSES: Final = 2
+"""Of those who are right, so many must be known to have their weights from nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """One rank in one sweep, as far as fingerprints go."""
+
+    rank: RankName
+    group: GroupName
+    incarnation: str
+    gone: bool
+    """Its process has ended: it has committed nothing since its last row."""
+    participants: int | None
+    """Groups in its quorum, as it says."""
+    prints: Prints | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dissent:
+    """One step at which fingerprints that must be equal were not."""
+
+    lane: int
+    step: int
+    part: int
+    odd: tuple[RankName, ...]
+    """Those whom a strict majority outvotes, sorted; empty: it cannot be told."""
+    sides: tuple[tuple[RankName, ...], ...]
+    """Who agrees with whom, the largest side first."""
+    lives: Mapping[RankName, Life]
+    seen_s: float
+    known: bool
+    """Whether all of them were seen to be equal before, in the same life."""
+
+
+@dataclass(slots=True)
+class _Row:
+    value: int
+    part: int
+    life: Life
+    seen_s: float
+
+
+@dataclass(slots=True)
+class _Lane:
+    steps: dict[int, dict[RankName, _Row]] = field(default_factory=dict)
+    agreed: dict[int, dict[RankName, Life]] = field(default_factory=dict)
+    """Part -> in which life a rank was last seen to be equal to all others."""
+    dissents: dict[int, Dissent] = field(default_factory=dict)
+    since_s: float = float("-inf")
+    """When one of its ranks last went back."""
+
+
+@dataclass(slots=True)
+class PrintBook:
+    """All fingerprints that still matter."""
+
+    lives: dict[RankName, Life] = field(default_factory=dict)
+    """As of the latest sweep."""
+    _lanes: dict[int, _Lane] = field(default_factory=dict)
+    _lane_of: dict[RankName, int] = field(default_factory=dict)
+    _reached: dict[RankName, int] = field(default_factory=dict)
+    """The last step of which a rank had a fingerprint, in any life."""
+
+    def push(self, now_s: float, voices: Iterable[Voice]) -> None:
+        """Take in one sweep: the latest report of every registered rank."""
+        present = {voice.rank: voice for voice in voices}
+        self._lane_of = {rank: lane for rank, lane in self._lane_of.items() if rank in present}
+        self.lives = {rank: life for rank, life in self.lives.items() if rank in present}
+        self._reached = {rank: step for rank, step in self._reached.items() if rank in present}
+        fresh: set[tuple[int, int]] = set()
+        for voice in present.values():
+            if voice.prints is not None:
+                fresh |= self._take(now_s, voice, voice.prints)
+        for lane, step in sorted(fresh):
+            self._judge(now_s, lane, step, present)
+        self._forget()
+
+    def dissents(self) -> tuple[Dissent, ...]:
+        """Disagreements in which everybody still lives the same life; oldest first."""
+        found = [
+            dissent
+            for lane in self._lanes.values()
+            for dissent in lane.dissents.values()
+            if all(self.lives.get(rank) == dissent.lives[rank] for rank in _blamed(dissent))
+        ]
+        return tuple(sorted(found, key=lambda dissent: (dissent.step, dissent.lane)))
+
+    def _take(self, now_s: float, voice: Voice, prints: Prints) -> set[tuple[int, int]]:
+        life, rank = (voice.incarnation, prints.lineage), voice.rank
+        lane = self._lanes.setdefault(prints.lane, _Lane())
+        reached = self._reached.get(rank, -1)
+        if self.lives.get(rank, life) != life and any(row[0] <= reached for row in prints.rows):
+            lane.since_s = now_s
+        self.lives[rank], self._lane_of[rank] = life, prints.lane
+        self._reached[rank] = max((reached, *(row[0] for row in prints.rows)))
+        fresh = set()
+        for step, value, part in prints.rows:
+            rows = lane.steps.setdefault(step, {})
+            if rank not in rows or rows[rank].life != life:
+                rows[rank] = _Row(value, part, life, now_s)
+                fresh.add((prints.lane, step))
+        return fresh
+
+    def _judge(
+        self, now_s: float, number: int, step: int, present: Mapping[RankName, Voice]
+    ) -> None:
+        lane = self._lanes[number]
+        rows = self._comparable(lane, step, present)
+        if not rows:
+            return
+        part = Counter(row.part for row in rows.values()).most_common(1)[0][0]
+        values = {rank: row for rank, row in rows.items() if row.part == part}
+        missing = self._missing(number, rows, step, present)
+        if len({row.value for row in values.values()}) == 1:
+            lane.dissents.pop(step, None)
+            if not missing and len({present[rank].group for rank in values}) > 1:
+                lane.agreed[part] = {rank: row.life for rank, row in values.items()}
+            return
+        lane.dissents[step] = _dissent(
+            now_s, number, step, part, values, lane.agreed.get(part, {}), missing
+        )
+
+    def _comparable(
+        self, lane: _Lane, step: int, present: Mapping[RankName, Voice]
+    ) -> dict[RankName, _Row]:
+        """What ranks that live say of this step, in the lives that they live now."""
+        return {
+            rank: row
+            for rank, row in lane.steps[step].items()
+            if rank in present
+            and not present[rank].gone
+            and row.life == self.lives.get(rank)
+            and row.seen_s >= lane.since_s
+        }
+
+    def _missing(
+        self,
+        number: int,
+        rows: Mapping[RankName, _Row],
+        step: int,
+        present: Mapping[RankName, Voice],
+    ) -> int:
+        """Ranks of the lane whose value for this step is not there, and may be anything."""
+        members = [rank for rank, own in self._lane_of.items() if own == number]
+        absent = [r for r in members if r not in rows and not _over(present[r], step)]
+        groups = {voice.group for voice in present.values() if not voice.gone}
+        told = max((present[rank].participants or 0 for rank in rows), default=0)
+        share = Counter(present[r].group for r in members)
+        unseen = max(0, told - len(groups)) * max(share.values(), default=1)
+        return len(absent) + unseen
+
+    def _forget(self) -> None:
+        for number, lane in list(self._lanes.items()):
+            for step in sorted(lane.steps)[:-_STEPS_KEPT]:
+                del lane.steps[step]
+            for step in sorted(lane.dissents)[:-_DISSENTS_KEPT]:
+                del lane.dissents[step]
+            for part in sorted(lane.agreed)[_PARTS_KEPT:]:
+                del lane.agreed[part]
+            if number not in self._lane_of.values():
+                del self._lanes[number]
+
+
+def _over(voice: Voice, step: int) -> bool:
+    """Whether a rank ended before this step, and so has no voice in it."""
+    rows = () if voice.prints is None else voice.prints.rows
+    return voice.gone and all(row[0] < step for row in rows)
+
+
+def _blamed(dissent: Dissent) -> tuple[RankName, ...]:
+    return dissent.odd or tuple(rank for side in dissent.sides for rank in side)
+
+
+def _dissent(  # noqa: PLR0917
+    now_s: float,
+    lane: int,
+    step: int,
+    part: int,
+    values: Mapping[RankName, _Row],
+    agreed: Mapping[RankName, Life],
+    missing: int,
+) -> Dissent:
+    sides: dict[int, list[RankName]] = {}
+    for rank in sorted(values):
+        sides.setdefault(values[rank].value, []).append(rank)
+    ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
+    voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
+    votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
+    first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
+    everyone = len(values) + missing
+    told = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
+    odd = [rank for rank in sorted(values) if rank not in first] if told else []
+    return Dissent(
+        lane=lane,
+        step=step,
+        part=part,
+        odd=tuple(odd),
+        sides=tuple(tuple(side) for side in ordered),
+        lives={rank: row.life for rank, row in values.items()},
+        seen_s=now_s,
+        known=len(voters) == len(values),
+    )

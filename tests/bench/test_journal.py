@@ -1,0 +1,132 @@
+"""What the journal costs: bytes and CPU a tick, at 8, 100 and 1,000 ranks.
+
+Run with LIGHTKEEPER_BENCH=1 and `pytest -s`. The fleet is simulated; its reports are made as real
+ones look (milliseconds, two process groups, RSS, loss), every one of them different in each tick.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.journal import memory
+from monitor.journal.entries import Head, head_text, tick_from_json, tick_text, told
+from monitor.journal.lines import Packer, Unpacker
+from monitor.journal.shelf import Limits, Shelf
+from monitor.journal.sightings import SnapshotReader, SnapshotWriter
+from monitor.journal.writer import Journal
+from monitor.pipeline import Pipeline
+from monitor.snapshot import Observation, Snapshot
+from tests.monitor.fleet import SimFleet
+from worker_server.wire import StateReport, parse_state, to_json
+
+pytestmark = [
+    pytest.mark.skipif(
+        os.environ.get("LIGHTKEEPER_BENCH") != "1", reason="a benchmark: set LIGHTKEEPER_BENCH=1"
+    ),
+    pytest.mark.timeout(600),
+]
+TICKS = 40
+DICE = random.Random(1)
+
+
+def lifelike(snapshot: Snapshot) -> Snapshot:
+    def seen(one: Observation) -> Observation:
+        report = one.outcome
+        assert isinstance(report, StateReport)
+        assert report.step is not None
+        jitter = lambda value: value + DICE.uniform(0, 0.05)  # noqa: E731
+        heads = [replace(head, age_s=jitter(head.age_s)) for head in report.heads]
+        heads += [replace(head, name=f"{head.name}_dp") for head in heads]
+        step = replace(
+            report.step,
+            loss=DICE.uniform(1, 3),
+            tokens=8192 * report.step.attempt,
+            phase_age_s=jitter(report.step.phase_age_s),
+            last_commit_age_s=jitter(report.step.last_commit_age_s or 0.0),
+            seconds={name: jitter(value) for name, value in report.step.seconds.items()},
+        )
+        process = replace(
+            report.process,
+            threads=40,
+            rss_bytes=2_000_000_000 + 4096 * DICE.randrange(100),
+            interpreter_age_s=DICE.uniform(0, 0.1),
+        )
+        made = replace(report, step=step, process=process, heads=tuple(heads))
+        outcome = parse_state(to_json(made))
+        return replace(one, outcome=outcome, round_trip_s=round(DICE.uniform(0.001, 0.02), 6))
+
+    return replace(snapshot, observations=tuple(map(seen, snapshot.observations)))
+
+
+def cpu_ms(call) -> tuple[float, object]:
+    began = time.process_time()
+    found = call()
+    return 1000 * (time.process_time() - began), found
+
+
+@pytest.mark.parametrize(("groups", "size"), [(8, 1), (25, 4), (125, 8)])
+def test_bytes_and_cpu_a_tick(groups: int, size: int, tmp_path: Path) -> None:
+    fleet, config = SimFleet(groups, size, noise=0.2), KeeperConfig()
+    snapshots = [lifelike(fleet.snapshot()) for _ in range(TICKS)]
+    pipeline, writer, packer = Pipeline(config), SnapshotWriter(), Packer()
+    reader, unpacker = SnapshotReader(), Unpacker()
+    judge, write, pack, sizes, read = [], [], [], [], []
+    for snapshot in snapshots:
+        took, result = cpu_ms(lambda s=snapshot: pipeline.tick(s))
+        judge.append(took)
+        took, text = cpu_ms(lambda s=snapshot, r=result: tick_text(writer.write(s), told(r)))
+        write.append(took)
+        took, data = cpu_ms(lambda t=text: packer.line(t))
+        pack.append(took)
+        sizes.append(len(data))
+        took, _ = cpu_ms(
+            lambda d=data: [tick_from_json(one, reader, config) for one in unpacker.feed(d)]
+        )
+        read.append(took)
+    freeze, frozen = cpu_ms(lambda: memory.freeze(dict(pipeline.memory())))
+    head, text = cpu_ms(lambda: head_text(Head(config, "1"), memory.write(frozen, config)))
+    whole = len(Packer().line(text))
+
+    mean = statistics.fmean
+    per_hour = 3600 * mean(sizes[5:]) / 1e6
+    print(
+        f"\n{groups * size} ranks: {mean(sizes[5:]):.0f} bytes a tick (first {sizes[0]}), "
+        f"{per_hour:.1f} MB an hour at 1 Hz; CPU ms a tick: encode {mean(write[5:]):.2f}, "
+        f"compress {mean(pack[5:]):.2f}, read back {mean(read[5:]):.2f}, "
+        f"pipeline {mean(judge[5:]):.2f}; a new file: {freeze:.2f} ms in the loop, {head:.1f} ms "
+        f"beside it, {whole} bytes"
+    )
+    slowed(snapshots, config, tmp_path)
+
+
+def slowed(snapshots: list[Snapshot], config: KeeperConfig, folder: Path) -> None:
+    """Wall time of judging and journalling, once a second as a monitor does, in turns."""
+    shelf = Shelf(folder / "j", Limits())
+    pipelines = {"without": Pipeline(config), "with": Pipeline(config)}
+    journal = Journal(shelf, Head(config, "1"), pipelines["with"].memory)
+    took: dict[str, list[float]] = {"without": [], "with": []}
+    taken = []
+    for snapshot in snapshots[:20]:
+        for kind, pipeline in pipelines.items():
+            began = time.perf_counter()
+            result = pipeline.tick(snapshot)
+            judged = time.perf_counter()
+            if kind == "with":
+                journal.take(snapshot, result)
+                taken.append(1e6 * (time.perf_counter() - judged))
+            took[kind].append(1000 * (time.perf_counter() - began))
+            time.sleep(max(0.0, 0.5 - (time.perf_counter() - began)))
+    journal.close()
+    without, held = (statistics.median(took[kind][5:]) for kind in ("without", "with"))
+    print(
+        f"  judging a tick, median: {without:.2f} ms without, {held:.2f} ms with; handing it to "
+        f"the journal {statistics.median(taken):.0f} us; load {os.getloadavg()[0]:.0f}"
+    )

@@ -1,0 +1,296 @@
+"""A fleet that outlives its faults: Lighthouse, monitor, and the forked groups (`forks`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+
+from tests.campaign.classes import SHAPES
+from trainer import faults
+from trainer.demo.fleet import free_port
+from trainer.demo.watch import MonitorClient
+from trainer.launch import die_with_parent
+
+_GRACE_S: Final = 20.0
+_SPARES: Final = 3
+STEP_TIME_S: Final = 0.2
+MONITOR_OPTIONS: Final = (
+    "--budget", "100000",
+    "--set", "crash_loop_after=1000",  # the same rank is hit again and again, on purpose
+    "--set", "program_bug_after=1000",
+    "--set", "keep_resolved_s=600",
+    "--set", "cool_down_s=0",  # as if each fault came on a calm day
+)  # fmt: skip
+"""What differs from the monitor's defaults, and only about evicting: no threshold of a detector."""
+
+
+class FleetError(RuntimeError):
+    """The fleet is beyond repair; the message says what broke."""
+
+
+@dataclass
+class Fleet:
+    """Made by `start`."""
+
+    shape: str
+    folder: Path
+    trainer_options: Sequence[str] = ()
+    monitor_options: Sequence[str] = MONITOR_OPTIONS
+    lighthouse_port: int = field(default_factory=free_port)
+    monitor_port: int = field(default_factory=free_port)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> int:
+        """Replica groups."""
+        return SHAPES[self.shape][0]
+
+    @property
+    def ranks_per_group(self) -> int:
+        """Ranks in each."""
+        return SHAPES[self.shape][1]
+
+    @property
+    def ranks(self) -> list[str]:
+        """Names of all ranks."""
+        return [f"rg_{g}.{r}" for g in range(self.groups) for r in range(self.ranks_per_group)]
+
+    @property
+    def monitor_url(self) -> str:
+        """Where the monitor is."""
+        return f"http://127.0.0.1:{self.monitor_port}"
+
+    @property
+    def fault_file(self) -> Path:
+        """What the injectors watch."""
+        return self.folder / "fault.json"
+
+    def client(self) -> MonitorClient:
+        """Of the monitor."""
+        return MonitorClient(self.monitor_url)
+
+    # -- processes -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything; returns at once."""
+        for name in ("logs", "events", "run"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "run").chmod(0o700)
+        token = self.folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_urlsafe(24))
+        self.start_lighthouse()
+        self.start_monitor()
+        self._start_groups()
+
+    def start_lighthouse(self) -> None:
+        """Start it, or start it again on the same port."""
+        self._spawn(
+            "lighthouse",
+            [
+                str(Path(sys.executable).with_name("torchft_lighthouse")),
+                "--bind", f"[::]:{self.lighthouse_port}",
+                "--min_replicas", str(min(2, self.groups - 1)),
+            ],
+        )  # fmt: skip
+
+    def start_monitor(self) -> None:
+        """Start it, or start it again on the same store and port."""
+        self._spawn(
+            "monitor",
+            [
+                sys.executable, "-m", "monitor.cli", "monitor",
+                "--lighthouse", f"http://127.0.0.1:{self.lighthouse_port}",
+                "--bind", f"127.0.0.1:{self.monitor_port}",
+                "--store", str(self.folder / "lightkeeper.sqlite3"),
+                "--token-file", str(self.folder / "token"),
+                "--min-replicas", str(min(2, self.groups - 1)),
+                *self.monitor_options,
+            ],
+        )  # fmt: skip
+
+    def _start_groups(self) -> None:
+        config = self.folder / "groups.json"
+        arguments = [
+            "--steps", "0", "--step-time", str(STEP_TIME_S), "--log-every", "1",
+            "--status-file", str(self.folder / "steps.jsonl"),
+            "--min-replicas", str(min(2, self.groups - 1)),
+            "--fault-file", str(self.fault_file), *self.trainer_options,
+        ]  # fmt: skip
+        groups = [
+            {
+                "name": f"rg_{index}",
+                "hosts": [f"host-{index}{letter}" for letter in "abcdefgh"[: _SPARES + 1]],
+                "nproc": self.ranks_per_group,
+                "arguments": arguments,
+            }
+            for index in range(self.groups)
+        ]
+        config.write_text(
+            json.dumps({"folder": str(self.folder), "monitor": self.monitor_url, "groups": groups})
+        )
+        self._spawn("zygote", [sys.executable, "-m", "tests.campaign.forks", str(config)])
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        environment = {
+            **os.environ,
+            "LIGHTKEEPER_RUN_DIR": str(self.folder / "run"),
+            "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.lighthouse_port}",
+            "LIGHTKEEPER_MONITOR": self.monitor_url,
+            "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
+            "LIGHTKEEPER_JOB": "campaign",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "RUST_LOG": "warn",
+            "PYTHONUNBUFFERED": "1",
+        }
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
+            )
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """End one process of ours and wait for it."""
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        process.wait(_GRACE_S)
+
+    def check(self) -> None:
+        """Raise when a process that must live has ended."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise FleetError(
+                    f"{name} ended with {process.returncode} (log: {self.folder}/logs/{name}.log)"
+                )
+
+    def stop(self) -> None:
+        """End everything that was started."""
+        for group in range(self.groups):
+            self.thaw(f"rg_{group}")
+        for name in ("zygote", "monitor", "lighthouse"):
+            process = self.processes.pop(name, None)
+            if process is None:
+                continue
+            process.terminate()
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    # -- hosts ---------------------------------------------------------------------------
+
+    def supervisor(self, group: str) -> int | None:
+        """Pid of a group's supervisor."""
+        path = self.folder / "supervisors.json"
+        return int(json.loads(path.read_text())[group]) if path.exists() else None
+
+    def on_host(self, group: str) -> list[int]:
+        """Everything of a group but its supervisor: agent, ranks, WorkerServers."""
+        supervisor = self.supervisor(group)
+        if supervisor is None:
+            return []
+        return [*_descendants(supervisor), *self._sidecars(group)]
+
+    def _sidecars(self, group: str) -> Iterator[int]:
+        wanted = {f"REPLICA_GROUP={group}", f"LIGHTKEEPER_RUN_DIR={self.folder / 'run'}"}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environ = set((entry / "environ").read_bytes().decode(errors="replace").split("\0"))
+                if wanted <= environ:
+                    yield int(entry.name)
+
+    def lose_host(self, group: str, number: signal.Signals) -> None:
+        """All processes of a group's host get a signal at once; nobody starts it again."""
+        supervisor = self.supervisor(group)
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGSTOP)
+        for pid in self.on_host(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def thaw(self, group: str) -> None:
+        """The scheduler finds another host: what was left is gone, the supervisor goes on."""
+        supervisor = self.supervisor(group)
+        if supervisor is None or _state(supervisor) != "T":
+            return
+        for pid in self.on_host(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGCONT)
+
+    def restart_group(self, group: str) -> None:
+        """End a group's ranks; its supervisor starts it again."""
+        supervisor = self.supervisor(group)
+        for pid in _children(supervisor) if supervisor is not None else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # -- faults --------------------------------------------------------------------------
+
+    def inject(self, items: Sequence[dict[str, Any]]) -> None:
+        """Put faults into the file."""
+        faults.inject(self.fault_file, *(faults.parse_fault(item) for item in items))
+
+    def marker(self, fault_id: str) -> faults.Marker | None:
+        """What the trainer noted when the fault struck."""
+        found = faults.markers(self.fault_file)
+        return next((mark for mark in found if mark.id == fault_id), None)
+
+    def repair(self) -> None:
+        """Hosts are sound again: no fault, no slowness, no quarantine is left."""
+        faults.inject(self.fault_file)
+        time.sleep(2 * STEP_TIME_S)  # a rank in its step has read the old file
+        for path in faults.fired(self.fault_file).glob("*"):
+            path.unlink(missing_ok=True)
+        token = (self.folder / "token").read_text()
+        session = requests.Session()
+        session.trust_env = False
+        with session, contextlib.suppress(requests.RequestException, ValueError):
+            answer = session.get(f"{self.monitor_url}/v1/quarantine", timeout=5).json()
+            for entry in answer["quarantine"]:
+                session.delete(
+                    f"{self.monitor_url}/v1/quarantine/{entry['host']}",
+                    headers={"Authorization": f"Bearer {token}"},
+                    timeout=5,
+                )
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for child in _children(pid):
+        found += [child, *_descendants(child)]
+    return found

@@ -1,0 +1,131 @@
+"""From what was injected and what the monitor said to one line of the results. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.campaign.classes import Run
+from tests.campaign.watch import Seen
+
+Result = dict[str, Any]
+_MILESTONES = {
+    "to_firing": "firing_s",
+    "to_evict_asked": "evict_asked_s",
+    "to_left_quorum": "left_quorum_s",
+    "to_survivor_commit": "survivor_commit_s",
+    "to_rejoined": "rejoined_s",
+}
+
+
+def main_incident(run: Run, seen: Iterable[Seen]) -> Mapping[str, Any] | None:
+    """The one that fired for this fault: of the right kind if possible, naming a guilty rank if
+    possible, and of those the first. A death is often seen before its records say why.
+    """
+    fired = [one.latest for one in seen if one.latest["milestones"].get("firing_s") is not None]
+    return min(
+        fired,
+        key=lambda one: (
+            not set(one["culprits"]) & set(run.guilty),
+            one["kind"] not in run.kind.kinds,
+            float(one["milestones"]["firing_s"]),
+        ),
+        default=None,
+    )
+
+
+def judge(
+    run: Run, seen: Iterable[Seen], struck: Mapping[str, Any], meddled_s: float | None = None
+) -> Result:
+    """One line of the results.
+
+    `struck` says when, where and how the fault happened; `meddled_s` when the campaign lost
+    patience and ended the group itself: what the monitor says from then on is not about the fault.
+    """
+    ours = meddled_s or float("inf")
+    everything = [one for one in seen if one.latest["milestones"]["first_seen_s"] < ours]
+    incident = main_incident(run, everything)
+    at_s = float(struck["time"])
+    wrong = _wrong(run, everything)
+    found: Result = {
+        "key": run.key,
+        "class": run.name,
+        "number": run.number,
+        "seed": run.seed,
+        "shape": run.shape,
+        "hit": list(run.hit),
+        **struck,
+        "detected": incident is not None,
+        "kind": None if incident is None else incident["kind"],
+        "culprits": [] if incident is None else list(incident["culprits"]),
+        "confidence": None if incident is None else incident["confidence"],
+        "reason": None if incident is None else incident["reason"],
+        "resolution": None if incident is None else incident["resolution"],
+        "held": _held(incident),
+        "gave_up_after": None if meddled_s is None else round(meddled_s - at_s, 1),
+        "wrong": wrong,
+        "evicted_wrongly": _evicted_wrongly(run, everything),
+    }
+    for name, milestone in _MILESTONES.items():
+        value = None if incident is None else incident["milestones"].get(milestone)
+        found[name] = None if value is None else round(float(value) - at_s, 3)
+    accused = any(one["state"] == "firing" and not one["unsure"] for one in wrong)
+    if run.guilty:
+        named = incident is not None and sorted(incident["culprits"]) == sorted(run.guilty)
+        right_kind = incident is not None and incident["kind"] in run.kind.kinds
+        found["exact"] = named and right_kind and not accused
+        found["kind_right"] = right_kind
+    else:
+        found["exact"] = not accused
+        found["kind_right"] = incident is None
+    found["incidents"] = [_short(one) for one in everything]
+    return found
+
+
+def _wrong(run: Run, seen: list[Seen]) -> list[dict[str, Any]]:
+    """Everybody accused who did nothing, also in incidents that never fired."""
+    return [
+        {
+            "rank": rank,
+            "state": state,
+            "kind": one.latest["kind"],
+            "unsure": rank in one.unsure,
+            "reason": one.latest["reason"],
+        }
+        for one in seen
+        for rank, state in sorted(one.accused.items())
+        if rank not in run.guilty
+    ]
+
+
+def _evicted_wrongly(run: Run, seen: list[Seen]) -> list[str]:
+    guilty = {rank.rpartition(".")[0] for rank in run.guilty}
+    return sorted(
+        {
+            group
+            for one in seen
+            if one.latest["milestones"].get("evict_asked_s") is not None
+            for group in one.latest["groups"]
+            if group not in guilty
+        }
+    )
+
+
+def _held(incident: Mapping[str, Any] | None) -> str | None:
+    decisions = [] if incident is None else incident.get("decisions", [])
+    holds = [one for one in decisions if one["action"] == "hold"]
+    return f"{holds[-1]['guard']}: {holds[-1]['reason']}" if holds else None
+
+
+def _short(one: Seen) -> dict[str, Any]:
+    latest = one.latest
+    return {
+        "id": latest["id"],
+        "kind": latest["kind"],
+        "state": latest["state"],
+        "culprits": latest["culprits"],
+        "accused": one.accused,
+        "confidence": latest["confidence"],
+        "reason": latest["reason"],
+        "story": [[round(s["at_s"], 2), s["to"], s["reason"]] for s in latest["story"]],
+    }

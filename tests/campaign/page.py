@@ -1,0 +1,235 @@
+"""docs/campaign.md, from the results of the campaign and of the soak. Pure but for `write`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.campaign import results
+from tests.campaign.classes import CLASSES, SHAPES
+
+Line = Mapping[str, Any]
+
+_HEAD: Final = """\
+# Fault campaign and soak
+
+Written by `make campaign` and `make soak`; do not edit. Real fleets on gloo (3x1: three replica
+groups of one rank, 2x2: two of two), a real Lighthouse, the monitor with its default thresholds.
+The trainer's injector breaks a rank in the middle of training; ranks, steps and phases are drawn
+from the seed. Ranks are forked from one process that has imported torch, so that a restart takes
+seconds (`tests/campaign/forks.py`); everything else is as users run it. Times are of a shared
+machine: nothing is asserted about them.
+"""
+
+
+def write(page: Path, out: Path, soak: Path | None = None) -> None:
+    """Write the page from both results files."""
+    text = render(results.read(out), results.read(soak or out.with_name("soak.jsonl")))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text)
+
+
+def render(lines: Sequence[Line], soaks: Sequence[Line]) -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    if lines:
+        parts += [_campaign(lines), _misses(lines)]
+    if soaks:
+        parts.append(_soaks(soaks))
+    return "\n".join(parts)
+
+
+# -- campaign ----------------------------------------------------------------------------------
+
+
+def _campaign(lines: Sequence[Line]) -> str:
+    judged = [line for line in lines if _has_target(line)]
+    found = sum(line["detected"] for line in judged)
+    exact = sum(line["exact"] for line in judged)
+    accused = sum(_fired(line) > 0 for line in lines)
+    evicted = sum(bool(line["evicted_wrongly"]) for line in lines)
+    rows = [_HEADER, _RULE, *(_row(name, lines) for name in CLASSES if _of(name, lines))]
+    machines, commands = (_list(line[key] for line in lines) for key in ("machine", "command"))
+    seeds = _list(line["seed"] for line in lines)
+    facts = [
+        f"{len(lines)} runs, seed {seeds}, `{commands}`, on {machines}",
+        "",
+        f"- detected: {_share(found, len(judged))} (target 100 %)",
+        (
+            f"- culprits exact, kind right and nobody else accused: {_share(exact, len(judged))} "
+            "(target at least 99 %)"
+        ),
+        (
+            f"- runs in which an incident fired that accuses somebody innocent: {accused}; "
+            f"an innocent group evicted: {evicted}"
+        ),
+        (
+            "- target for a hang: fires at most 5 s after the learned threshold (5 s by default, "
+            "or 10 step times)"
+        ),
+    ]
+    return "\n".join(["## Campaign", "", *facts, "", *rows, "", _LEGEND, ""])
+
+
+_HEADER: Final = (
+    "| class | what happens | runs | detected | exact | said | firing p50 / p95 | "
+    "survivors commit p50 / p95 | group back p50 / p95 | innocent: fired / pending only |"
+)
+_RULE: Final = "|---|---|---|---|---|---|---|---|---|---|"
+_LEGEND: Final = """\
+Seconds after the fault. *Detected*: an incident fired. *Exact*: it names those whom the fault hit
+and nobody else, its kind is right, and no other incident accused anybody else. *Innocent*: runs in
+which somebody else was accused by an incident that fired, or by one that was dropped before it did
+(or only said that it cannot tell between several).
+Classes in italics have no target, see below."""
+
+
+def _row(name: str, lines: Sequence[Line]) -> str:
+    mine, one = _of(name, lines), CLASSES[name]
+    kinds = Counter(line["kind"] or "nothing" for line in mine)
+    fired = sum(_fired(line) > 0 for line in mine)
+    pending = sum(_fired(line) == 0 and bool(line["wrong"]) for line in mine)
+    shown = f"*{name}*" if one.open_question else name
+    detected = _share(sum(line["detected"] for line in mine), len(mine)) if _guilty(one) else "-"
+    cells = [
+        shown,
+        one.what,
+        str(len(mine)),
+        detected,
+        _share(sum(line["exact"] for line in mine), len(mine)),
+        ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
+        *(_quantiles(mine, key) for key in ("to_firing", "to_survivor_commit", "to_rejoined")),
+        f"{fired} / {pending}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _misses(lines: Sequence[Line]) -> str:
+    names = [name for name in CLASSES if CLASSES[name].open_question and _of(name, lines)]
+    text = ["### Classes without a target", ""]
+    text += [f"- *{name}*: {CLASSES[name].open_question}." for name in names] or ["None."]
+    text += ["", "### Every miss", ""]
+    missed = [line for line in lines if not line["exact"] or (_guilty_line(line) and _missed(line))]
+    for line in sorted(missed, key=lambda line: (list(CLASSES).index(line["class"]), line["key"])):
+        text += _story(line)
+    only = [line for line in lines if line not in missed and line["wrong"]]
+    if not missed:
+        text.append("None.")
+    if only:
+        text += ["", "### Accused for a moment, never fired", ""]
+        text += [
+            f"- `{line['key']}`: "
+            + "; ".join(f"{w['rank']} of {w['kind']} ({w['reason']})" for w in line["wrong"])
+            for line in only
+        ]
+    return "\n".join([*text, ""])
+
+
+def _missed(line: Line) -> bool:
+    return not line["detected"]
+
+
+def _story(line: Line) -> list[str]:
+    fault = {key: value for key, value in line["fault"].items() if key != "kind"}
+    told = ", ".join(f"{key} {value}" for key, value in fault.items())
+    text = [
+        f"- `{line['key']}` in {line['shape']}, {', '.join(line['hit'])} at step {line['step']}"
+        + (f" ({told})" if told else "")
+        + f": {results.line(line)}."
+    ]
+    for incident in line["incidents"]:
+        story = "; ".join(f"+{at_s - line['time']:.1f} s {to}" for at_s, to, _ in incident["story"])
+        text.append(
+            f"  - {incident['kind']} of {', '.join(incident['culprits'])} "
+            f"({incident['confidence']}): {incident['reason']} [{story}]"
+        )
+    if line.get("gave_up_after") is not None:
+        text.append(f"  - the campaign gave up after {line['gave_up_after']:.0f} s")
+    exits = ", ".join(f"{group} {rc} at +{at_s:.1f} s" for group, at_s, rc in line["exits"])
+    if exits:
+        text.append(f"  - launches that ended: {exits}")
+    return text
+
+
+# -- soak --------------------------------------------------------------------------------------
+
+
+def _soaks(soaks: Sequence[Line]) -> str:
+    text = [
+        "## Soak",
+        "",
+        (
+            "Healthy training with what makes monitors cry wolf. Target: no incident fires that "
+            "accuses a rank."
+        ),
+        "",
+        (
+            "| shape | minutes | seed | steps | what was done | fired | pending only | evictions | "
+            "machine | command |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for line in soaks:
+        done = ", ".join(f"{count} x {name}" for name, count in sorted(line["done"].items()))
+        text.append(
+            f"| {line['shape']} | {line['minutes']:.1f} | {line['seed']} | {line['steps']} | "
+            f"{done} | {len(line['fired'])} | {len(line['pending'])} | {line['evictions']} | "
+            f"{line['machine']} | `{line['command']}` |"
+        )
+    text += [
+        f"\n- {line['shape']}, seed {line['seed']}, {incident['at_min']:.1f} min: "
+        f"{incident['state']} {incident['kind']} of {', '.join(incident['culprits'])}: "
+        f"{incident['reason']} (last done: {incident['after']})"
+        for line in soaks
+        for incident in (*line["fired"], *line["pending"])
+    ]
+    return "\n".join([*text, ""])
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+def _of(name: str, lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line["class"] == name]
+
+
+def _guilty(one: Any) -> bool:
+    return one.whom != "nobody"
+
+
+def _guilty_line(line: Line) -> bool:
+    return _guilty(CLASSES[line["class"]])
+
+
+def _has_target(line: Line) -> bool:
+    return _guilty_line(line) and not CLASSES[line["class"]].open_question
+
+
+def _fired(line: Line) -> int:
+    return sum(one["state"] == "firing" and not one["unsure"] for one in line["wrong"])
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part}/{whole}" + (f" ({100 * part / whole:.4g} %)" if whole else "")
+
+
+def _quantiles(lines: Iterable[Line], key: str) -> str:
+    values = sorted(line[key] for line in lines if line[key] is not None)
+    if not values:
+        return "-"
+    return f"{quantile(values, 0.5):.1f} / {quantile(values, 0.95):.1f}"
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest rank: one of `values`, which are sorted."""
+    return values[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _list(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({str(value) for value in values}))
+
+
+assert set(SHAPES) == {"3x1", "2x2"}, "the head of the page explains the shapes"

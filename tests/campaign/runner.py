@@ -1,0 +1,237 @@
+"""One living fleet, one fault after another."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.campaign.classes import Act, Run, Whom
+from tests.campaign.fleet import Fleet, FleetError
+from tests.campaign.judge import Result, judge, main_incident
+from tests.campaign.watch import Watch, pause
+
+LOOK_S: Final = 0.3
+START_LIMIT_S: Final = 180.0
+STRIKE_LIMIT_S: Final = 60.0
+HEAL_LIMIT_S: Final = 150.0
+RESTART_LIMIT_S: Final = 20.0
+CALM_LOOKS: Final = 7
+"""Looks in a row, 2 s, at which the fleet is whole before the next fault."""
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+class Runner:
+    """Keeps the fleet of one shape, and starts another when one is beyond repair."""
+
+    def __init__(self, shape: str, folder: Path | None = None) -> None:
+        self._shape = shape
+        self._folder = folder
+        self._fleets = 0
+        self._fleet: Fleet | None = None
+        self._watch: Watch | None = None
+
+    def close(self) -> None:
+        """End the fleet."""
+        if self._watch is not None:
+            self._watch.client.close()
+        if self._fleet is not None:
+            self._fleet.stop()
+        self._fleet = self._watch = None
+
+    def run(self, run: Run) -> Result:
+        """One fault, from a whole fleet to a whole fleet; a fleet that breaks is replaced.
+
+        Raises:
+            FleetError: a fresh fleet did not become whole, or the fault would not strike.
+        """
+        fleet, watch = self._ready()
+        if run.kind.settle_s:
+            self._wait(watch, run.kind.settle_s)
+        watch.forget()
+        before = watch.incarnations(run.group)
+        struck = _strike(fleet, watch, run)
+        with _undone(fleet, run):
+            self._until_fired(fleet, watch, run, struck["time"])
+        meddled_s = None
+        if run.kind.whom is not Whom.NOBODY and not self._replaced(watch, run, before):
+            meddled_s = time.time()
+            fleet.restart_group(run.group)
+        fleet.repair()
+        problem = until_whole(fleet, watch, HEAL_LIMIT_S)
+        result = judge(run, watch.seen.values(), struck, meddled_s)
+        result["fleet"] = problem or "whole again"
+        result["lateness_s"] = round(watch.lateness_s, 2)
+        result["took_s"] = round(time.time() - struck["time"], 1)
+        result["exits"] = _exits(fleet, run, struck["time"])
+        if problem is not None:
+            say(f"   the fleet is not whole: {problem}; another one is started")
+            self._abandon(run)
+        return result
+
+    # -- stages --------------------------------------------------------------------------
+
+    def _ready(self) -> tuple[Fleet, Watch]:
+        for _ in range(2):
+            if self._fleet is None or self._watch is None:
+                self._begin()
+            assert self._fleet is not None
+            assert self._watch is not None
+            problem = until_whole(self._fleet, self._watch, START_LIMIT_S)
+            if problem is None:
+                return self._fleet, self._watch
+            say(f"   the fleet does not become whole: {problem}")
+            self._abandon(None)
+        raise FleetError(f"no fleet of {self._shape} becomes whole")
+
+    def _begin(self) -> None:
+        self._fleets += 1
+        base = self._folder or Path(tempfile.mkdtemp(prefix="lightkeeper-campaign-"))
+        self._folder = base
+        folder = base / f"{self._shape}-{self._fleets}"
+        say(f"   a fleet of {self._shape} starts in {folder}")
+        fleet = Fleet(self._shape, folder)
+        self._fleet = fleet
+        fleet.start()
+        self._watch = Watch(fleet.client(), fleet.groups, fleet.ranks_per_group)
+
+    def _abandon(self, run: Run | None) -> None:
+        fleet = self._fleet
+        self.close()
+        if fleet is not None and run is not None:
+            kept = fleet.folder.with_name(f"{fleet.folder.name}-{run.name}-{run.number}")
+            with contextlib.suppress(OSError):
+                shutil.move(str(fleet.folder / "logs"), str(kept))
+
+    def _wait(self, watch: Watch, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            watch.look()
+            pause(LOOK_S)
+
+    def _until_fired(self, fleet: Fleet, watch: Watch, run: Run, at_s: float) -> None:
+        """Until the monitor has named somebody and the group is out, or the limit."""
+        limit_s = run.kind.limit_s if run.guilty else run.kind.follow_s
+        while time.time() - at_s < limit_s:
+            fleet.check()
+            watch.look()
+            incident = main_incident(run, watch.seen.values()) if run.guilty else None
+            if incident is not None and incident["state"] == "resolved":
+                return
+            if incident is not None and time.time() - at_s > limit_s / 2 and _stays(incident):
+                return
+            if incident is not None and run.kind.act is Act.HOST:
+                return  # the scheduler notices as well now
+            pause(LOOK_S)
+
+    def _replaced(self, watch: Watch, run: Run, before: frozenset[str]) -> bool:
+        """Whether other processes are in the place of the group; awaited when it was put out."""
+        incident = main_incident(run, watch.seen.values())
+        out = run.kind.act is Act.HOST or (incident is not None and incident["state"] == "resolved")
+        until = time.monotonic() + (RESTART_LIMIT_S if out else 2.0)
+        while time.monotonic() < until:
+            watch.look()
+            if watch.snapshot is not None and watch.incarnations(run.group) != before:
+                return True
+            pause(LOOK_S)
+        return False
+
+
+def until_whole(fleet: Fleet, watch: Watch, limit_s: float) -> str | None:
+    """Wait until the fleet is whole, and has been for a while; else why it is not."""
+    deadline, calm, why = time.monotonic() + limit_s, 0, "no look yet"
+    while time.monotonic() < deadline:
+        try:
+            fleet.check()
+        except FleetError as exc:
+            return str(exc)
+        watch.look()
+        reason = watch.not_whole()
+        calm = calm + 1 if reason is None else 0
+        why = reason or why
+        if calm >= CALM_LOOKS:
+            return None
+        pause(LOOK_S)
+    return why
+
+
+def _stays(incident: dict[str, Any]) -> bool:
+    """Whether nothing more will come of a firing incident: its eviction is held."""
+    decisions = incident.get("decisions", [])
+    return bool(decisions) and decisions[-1]["action"] == "hold"
+
+
+def _strike(fleet: Fleet, watch: Watch, run: Run) -> dict[str, Any]:
+    """Make the fault happen; when, at which step, in which phase."""
+    match run.kind.act:
+        case Act.INJECT:
+            return _inject(fleet, watch, run)
+        case Act.HOST:
+            frozen = run.name == "host-frozen"
+            at_s, step = time.time(), watch.step()
+            fleet.lose_host(run.group, signal.SIGSTOP if frozen else signal.SIGKILL)
+            return {"time": at_s, "step": step, "phase": None, "fault": run.fault}
+        case Act.LIGHTHOUSE:
+            at_s, step = time.time(), watch.step()
+            fleet.kill("lighthouse")
+            until = time.monotonic() + float(run.fault["away_s"])
+            while time.monotonic() < until:
+                watch.look()
+                pause(LOOK_S)
+            fleet.start_lighthouse()
+            return {"time": at_s, "step": step, "phase": None, "fault": run.fault}
+
+
+def _inject(fleet: Fleet, watch: Watch, run: Run) -> dict[str, Any]:
+    step = watch.step() + run.in_steps
+    stamp = f"{int(time.time())}-{run.name}-{run.number}"
+    items = [{**run.fault, "id": f"{stamp}-{rank}", "rank": rank, "step": step} for rank in run.hit]
+    fleet.inject(items)
+    deadline = time.monotonic() + STRIKE_LIMIT_S
+    while time.monotonic() < deadline:
+        marks = [fleet.marker(item["id"]) for item in items]
+        found = [mark for mark in marks if mark is not None]
+        if len(found) == len(items):
+            if found[0].refused:
+                raise FleetError(f"{run.key}: {found[0].refused}")
+            return {
+                "time": max(mark.time for mark in found),
+                "step": found[0].step,
+                "phase": found[0].phase,
+                "host": found[0].host,
+                "fault": run.fault,
+            }
+        watch.look()
+        pause(0.1)
+    raise FleetError(f"{run.key} did not strike within {STRIKE_LIMIT_S:.0f} s")
+
+
+@contextlib.contextmanager
+def _undone(fleet: Fleet, run: Run) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if run.kind.act is Act.HOST:
+            fleet.thaw(run.group)
+
+
+def _exits(fleet: Fleet, run: Run, since_s: float) -> list[list[Any]]:
+    """Which launches ended after the fault: the group that was hit, and who else."""
+    from trainer import status
+
+    return [
+        [group, round(event["time"] - since_s, 2), event["rc"]]
+        for group in (f"rg_{index}" for index in range(fleet.groups))
+        for event in status.read(fleet.folder / "events" / f"{group}.jsonl")
+        if event["event"] == "left" and event["time"] >= since_s
+    ]

@@ -1,0 +1,249 @@
+"""`python -m tests.campaign.soak`: healthy training with all that makes a monitor cry wolf.
+
+Evaluation and checkpoints come from the trainer every so many steps. The rest is done one after
+another, in an order and with lengths from the seed: pauses in one rank and in all of them,
+declared and undeclared, the garbage collector, a C call that holds the GIL, busy processes on the
+cores, restarts of the monitor. What counts is incidents that fire and accuse a rank: none may.
+
+An undeclared pause of one rank alone, while the others wait, is a hang once it lasts as long as
+the hang's threshold (5 s or 10 step times): those here end before. All ranks at once, as when a
+changed shape makes everybody compile, may take longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tests.campaign import page, results
+from tests.campaign.classes import SHAPES
+from tests.campaign.fleet import Fleet, FleetError
+from tests.campaign.runner import LOOK_S, START_LIMIT_S, say, until_whole
+from tests.campaign.watch import Watch, pause
+from trainer.launch import die_with_parent
+
+EVALUATE_EVERY: Final = 150
+"""Steps: about every 40 s, 100 batches, some seconds on a shared core."""
+CHECKPOINT_EVERY: Final = 200
+QUIET_S: Final = (4.0, 15.0)
+"""Between two disturbances."""
+_BUSY: Final = (
+    "import sys, time\nend = time.time() + float(sys.argv[1])\nwhile time.time() < end: pass"
+)
+
+
+class Soak:
+    """One fleet, disturbed for some minutes."""
+
+    def __init__(self, shape: str, seed: int, minutes: float, folder: Path) -> None:
+        self.shape, self.seed, self.minutes = shape, seed, minutes
+        self.random = Random(f"soak/{seed}/{shape}")
+        self.fleet = Fleet(
+            shape,
+            folder,
+            trainer_options=(
+                "--evaluate-every", str(EVALUATE_EVERY), "--evaluate-batches", "100",
+                "--checkpoint-every", str(CHECKPOINT_EVERY),
+                "--checkpoint-dir", str(folder / "checkpoints"),
+            ),
+        )  # fmt: skip
+        self.watch: Watch | None = None
+        self.done: Counter[str] = Counter()
+        self.last = "the start"
+        self.after: dict[str, str] = {}
+        self.burners: list[subprocess.Popen[bytes]] = []
+        self.number = 0
+        self.disturbances: tuple[tuple[str, Callable[[], float]], ...] = (
+            ("undeclared pause of one rank", lambda: self._pause_one("sleep", 1.0, 3.5)),
+            ("declared pause of one rank", lambda: self._pause_one("declared", 8.0, 25.0)),
+            ("busy loop of one rank", lambda: self._pause_one("busy", 1.0, 3.5)),
+            ("GIL held by one rank", lambda: self._pause_one("gil", 1.0, 3.5)),
+            ("garbage collection in one rank", lambda: self._pause_one("gc", 1.0, 3.0)),
+            ("undeclared pause of all ranks", lambda: self._pause_all("sleep", 4.0, 10.0)),
+            ("declared pause of all ranks", lambda: self._pause_all("declared", 10.0, 30.0)),
+            ("busy processes on all cores", self._burn),
+            ("SIGKILL of the monitor", lambda: self._restart_monitor(signal.SIGKILL)),
+            ("SIGTERM of the monitor", lambda: self._restart_monitor(signal.SIGTERM)),
+        )
+
+    def run(self) -> dict[str, Any]:
+        """The result, one line.
+
+        Raises:
+            FleetError: the fleet did not start, or a process of it ended.
+        """
+        fleet = self.fleet
+        try:
+            fleet.start()
+            self.watch = Watch(fleet.client(), fleet.groups, fleet.ranks_per_group)
+            problem = until_whole(fleet, self.watch, START_LIMIT_S)
+            if problem is not None:
+                raise FleetError(problem)
+            began_s, until = time.time(), time.monotonic() + 60 * self.minutes
+            first_step = self.watch.step()
+            say(f"   healthy: {self.minutes:g} minutes from now, in {fleet.folder}")
+            queue: list[tuple[str, Callable[[], float]]] = []
+            while time.monotonic() < until:
+                self._look_for(self.random.uniform(*QUIET_S))
+                if not queue:
+                    queue = self.random.sample(self.disturbances, len(self.disturbances))
+                self.last, disturb = queue.pop()
+                lasts_s = disturb()
+                self.done[self.last] += 1
+                say(f"   {self.last}, {lasts_s:.1f} s; step {self.watch.step()}, {self._count()}")
+                self._look_for(lasts_s)
+            self._look_for(15.0)
+            return self._result(began_s, first_step)
+        finally:
+            for burner in self.burners:
+                burner.kill()
+                burner.wait()
+            if self.watch is not None:
+                self.watch.client.close()
+            fleet.stop()
+
+    # -- disturbances: each gives the seconds for which it lasts -----------------------------
+
+    def _pause_one(self, variant: str, low_s: float, high_s: float) -> float:
+        return self._pause([self.random.choice(self.fleet.ranks)], variant, low_s, high_s)
+
+    def _pause_all(self, variant: str, low_s: float, high_s: float) -> float:
+        return self._pause(self.fleet.ranks, variant, low_s, high_s)
+
+    def _pause(self, ranks: Sequence[str], variant: str, low_s: float, high_s: float) -> float:
+        assert self.watch is not None
+        seconds = self.random.uniform(low_s, high_s)
+        phase = self.random.choice(("data", "forward", "backward", "optimizer"))
+        self.number += 1
+        self.fleet.inject(
+            [
+                {
+                    "id": f"{self.number}-{rank}", "kind": "pause", "variant": variant,
+                    "rank": rank, "seconds": seconds, "phase": phase,
+                    "step": self.watch.step() + 10,
+                }
+                for rank in ranks
+            ]
+        )  # fmt: skip
+        return seconds + 4.0
+
+    def _burn(self) -> float:
+        seconds = self.random.uniform(15.0, 40.0)
+        self.burners = [one for one in self.burners if one.poll() is None]
+        self.burners += [
+            subprocess.Popen(
+                [sys.executable, "-c", _BUSY, str(seconds)],
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
+            )
+            for _ in range(2 * (os.cpu_count() or 1))
+        ]
+        return seconds
+
+    def _restart_monitor(self, number: signal.Signals) -> float:
+        self.fleet.kill("monitor", number)
+        time.sleep(self.random.uniform(0.0, 5.0))
+        self.fleet.start_monitor()
+        return 5.0
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def _look_for(self, seconds: float) -> None:
+        assert self.watch is not None
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.fleet.check()
+            self.watch.look()
+            for name in self.watch.seen:
+                self.after.setdefault(name, self.last)
+            pause(LOOK_S)
+
+    def _count(self) -> str:
+        assert self.watch is not None
+        fired = sum("firing" in one.accused.values() for one in self.watch.seen.values())
+        return f"{fired} fired, {len(self.watch.seen) - fired} pending only"
+
+    def _result(self, began_s: float, first_step: int) -> dict[str, Any]:
+        assert self.watch is not None
+        fired, pending = [], []
+        for name, one in self.watch.seen.items():
+            state = "firing" if "firing" in one.accused.values() else "pending"
+            (fired if state == "firing" else pending).append(
+                {
+                    "state": state,
+                    "kind": one.latest["kind"],
+                    "culprits": sorted(one.accused),
+                    "reason": one.latest["reason"],
+                    "after": self.after.get(name, "?"),
+                    "at_min": (one.latest["milestones"]["first_seen_s"] - began_s) / 60,
+                    "story": one.latest["story"],
+                }
+            )
+        incidents = (one.latest for one in self.watch.seen.values())
+        evicted = sum(one["milestones"].get("evict_asked_s") is not None for one in incidents)
+        return {
+            "key": f"soak-{self.shape}-{self.seed}-{int(began_s)}",
+            "shape": self.shape,
+            "seed": self.seed,
+            "minutes": (time.time() - began_s) / 60,
+            "steps": self.watch.step() - first_step,
+            "done": {
+                **self.done,
+                "evaluation": (self.watch.step() - first_step) // EVALUATE_EVERY,
+                "checkpoint": (self.watch.step() - first_step) // CHECKPOINT_EVERY,
+            },
+            "fired": fired,
+            "pending": pending,
+            "evictions": evicted,
+        }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="tests.campaign.soak", description="Healthy training; nobody may be accused."
+    )
+    add = top.add_argument
+    add("--minutes", type=float, default=30.0, help="for each shape (default 30)")
+    add("--seed", type=int, default=5, help="of what is done when (default 5)")
+    add("--shape", action="append", dest="shapes", choices=sorted(SHAPES), help="default: both")
+    add("--out", type=Path, default=Path("docs/soak.jsonl"), help="default docs/soak.jsonl")
+    add("--page", type=Path, default=Path("docs/campaign.md"), help="default docs/campaign.md")
+    add("--folder", type=Path, help="where fleets keep logs and stores (default: under /tmp)")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 when nobody was accused by an incident that fired, 1 otherwise."""
+    args = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    command = " ".join(["python -m tests.campaign.soak", *sys.argv[1:]])
+    os.environ.setdefault("LIGHTKEEPER_COMMAND", command)
+    base = args.folder or Path(tempfile.mkdtemp(prefix="lightkeeper-soak-"))
+    accused = 0
+    for shape in args.shapes or list(SHAPES):
+        say(f"soak of {shape}, seed {args.seed}")
+        try:
+            result = Soak(shape, args.seed, args.minutes, base / shape).run()
+        except FleetError as exc:
+            say(f"   {exc}")
+            return 1
+        results.append(args.out, result)
+        accused += len(result["fired"])
+        say(f"   {len(result['fired'])} fired, {len(result['pending'])} pending only")
+    page.write(args.page, args.out.with_name("campaign.jsonl"), args.out)
+    return 1 if accused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""What the campaign does without a fleet: the plan, the judgement, the page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.campaign import page, results
+from tests.campaign.__main__ import main
+from tests.campaign.classes import CLASSES, SHAPES, Run, plan
+from tests.campaign.judge import judge
+from tests.campaign.watch import Seen
+from trainer import faults
+
+EVERYTHING = plan(list(CLASSES), 4, 5, list(SHAPES))
+
+
+def a_run(name="hang-data", rank="rg_1.0", shape="2x2"):
+    return Run(name, 0, 5, shape, rank, rank.rpartition(".")[0], 3, {"kind": "hang"})
+
+
+def incident(*culprits, kind="not_entered", first=101.0, firing=102.0, **more):
+    return {
+        "id": f"{kind}-{'-'.join(culprits)}",
+        "kind": kind,
+        "state": "firing" if firing else "pending",
+        "culprits": list(culprits),
+        "groups": sorted({rank.rpartition(".")[0] for rank in culprits}),
+        "confidence": "certain",
+        "reason": "because",
+        "resolution": None,
+        "milestones": {"first_seen_s": first, "firing_s": firing, **more},
+        "story": [{"at_s": first, "to": "pending", "reason": "because"}],
+        "decisions": [],
+    }
+
+
+def seen(*incidents):
+    found = []
+    for one in incidents:
+        found.append(Seen(one))
+        found[-1].look(one)
+    return found
+
+
+STRUCK = {"time": 100.0, "step": 7, "phase": "data", "fault": {"kind": "hang"}}
+
+
+# -- plan ------------------------------------------------------------------------------------
+
+
+def test_the_plan_is_the_seed_s_and_nothing_else_s():
+    assert plan(list(CLASSES), 4, 5, list(SHAPES)) == EVERYTHING
+    assert plan(["gil"], 4, 5, ["3x1", "2x2"]) == [run for run in EVERYTHING if run.name == "gil"]
+    assert plan(["gil"], 4, 6, ["3x1", "2x2"]) != plan(["gil"], 4, 5, ["3x1", "2x2"])
+
+
+def test_every_class_has_its_runs_in_shapes_that_it_has():
+    for name, one in CLASSES.items():
+        mine = [run for run in EVERYTHING if run.name == name]
+        assert [run.number for run in sorted(mine, key=lambda r: r.number)] == [0, 1, 2, 3]
+        assert {run.shape for run in mine} == set(one.shapes)
+
+
+@pytest.mark.parametrize("run", [run for run in EVERYTHING if run.kind.act == "inject"],
+                         ids=lambda run: run.key)  # fmt: skip
+def test_every_planned_fault_is_one_that_the_injector_understands(run):
+    for rank in run.hit:
+        faults.parse_fault({**run.fault, "id": "one", "rank": rank, "step": 3})
+
+
+# -- judgement -------------------------------------------------------------------------------
+
+
+def test_the_right_rank_and_kind_alone_is_exact():
+    line = judge(a_run(), seen(incident("rg_1.0", evict_asked_s=103.5)), STRUCK)
+
+    assert (line["detected"], line["exact"], line["wrong"]) == (True, True, [])
+    assert (line["to_firing"], line["to_evict_asked"], line["to_rejoined"]) == (2.0, 3.5, None)
+
+
+@pytest.mark.parametrize(
+    ("incidents", "detected"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param([incident("rg_1.0", firing=None)], False, id="pending-only"),
+        pytest.param([incident("rg_1.1")], True, id="its-neighbour"),
+        pytest.param([incident("rg_1.0", "rg_1.1")], True, id="both"),
+        pytest.param([incident("rg_1.0", kind="dead")], True, id="another-kind"),
+        pytest.param([incident("rg_1.0"), incident("rg_0.0")], True, id="a-victim-as-well"),
+    ],
+)
+def test_anything_else_is_not_exact(incidents, detected):
+    line = judge(a_run(), seen(*incidents), STRUCK)
+
+    assert (line["detected"], line["exact"]) == (detected, False)
+
+
+def test_a_dropped_accusation_is_noted_and_costs_no_exactness():
+    line = judge(a_run(), seen(incident("rg_1.0"), incident("rg_0.1", firing=None)), STRUCK)
+
+    assert line["exact"]
+    assert [(one["rank"], one["state"]) for one in line["wrong"]] == [("rg_0.1", "pending")]
+
+
+def test_a_culprit_that_was_taken_back_later_stays_on_record():
+    (one,) = seen(incident("rg_0.0"))
+    one.look(incident("rg_1.0"))
+
+    line = judge(a_run(), [one], STRUCK)
+
+    assert [(w["rank"], w["state"]) for w in line["wrong"]] == [("rg_0.0", "firing")]
+    assert not line["exact"]
+
+
+def test_an_incident_that_cannot_tell_accuses_nobody_and_names_nobody_exactly():
+    tie = {**incident("rg_0.0", "rg_0.1", kind="deadlock"), "confidence": "unsure"}
+
+    line = judge(a_run(), seen(tie, incident("rg_1.0")), STRUCK)
+
+    assert (line["exact"], [one["unsure"] for one in line["wrong"]]) == (True, [True, True])
+    assert not judge(a_run(rank="rg_0.0"), seen(tie), STRUCK)["exact"]
+
+
+def test_a_death_seen_before_its_reason_is_not_the_verdict():
+    run = a_run("mismatch-size")
+    early, right = incident("rg_1.0", kind="dead"), incident("rg_1.0", kind="mismatch", firing=104)
+
+    line = judge(run, seen(early, right), STRUCK)
+
+    assert (line["kind"], line["exact"], line["to_firing"]) == ("mismatch", True, 4.0)
+
+
+def test_what_comes_after_the_campaign_meddled_does_not_count():
+    late = incident("rg_1.0", first=150.0, firing=151.0)
+
+    line = judge(a_run(), seen(late), STRUCK, meddled_s=149.0)
+
+    assert (line["detected"], line["gave_up_after"]) == (False, 49.0)
+
+
+def test_where_nobody_is_to_blame_silence_is_exact_and_an_accusation_is_not():
+    run = a_run("lighthouse")
+
+    assert judge(run, [], STRUCK)["exact"]
+    assert not judge(run, seen(incident("rg_1.0")), STRUCK)["exact"]
+
+
+def test_an_eviction_of_another_group_is_on_record():
+    line = judge(a_run(), seen(incident("rg_0.0", evict_asked_s=103.0)), STRUCK)
+
+    assert line["evicted_wrongly"] == ["rg_0"]
+
+
+# -- results and page ------------------------------------------------------------------------
+
+
+def a_line(tmp_path, *incidents, **more):
+    out = tmp_path / "campaign.jsonl"
+    line = {**judge(a_run(), seen(*incidents), STRUCK), "exits": [["rg_1", 8.0, 1]], **more}
+    results.append(out, line)
+    return out
+
+
+def test_a_run_that_was_made_twice_counts_once_as_it_was_last(tmp_path):
+    a_line(tmp_path)
+    out = a_line(tmp_path, incident("rg_1.0"))
+
+    assert [line["detected"] for line in results.read(out)] == [True]
+    assert len(out.read_text().splitlines()) == 2
+
+
+def test_the_page_has_a_row_a_class_and_tells_each_miss(tmp_path):
+    a_line(tmp_path, incident("rg_1.1"))
+    out = a_line(tmp_path, incident("rg_1.0"), key="hang-data#1@5")
+
+    page.write(tmp_path / "campaign.md", out)
+    text = (tmp_path / "campaign.md").read_text()
+
+    assert "| hang-data | sleeps or loops in Python, in phase data | 2 | 2/2 (100 %) |" in text
+    assert "- culprits exact, kind right and nobody else accused: 1/2 (50 %)" in text
+    assert "not_entered of rg_1.1 (certain): because [+1.0 s pending]" in text
+    assert "launches that ended: rg_1 1 at +8.0 s" in text
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 3), (0.95, 5), (0.0, 1)])
+def test_a_quantile_is_one_of_the_values(share, value):
+    assert page.quantile([1, 2, 3, 4, 5], share) == value
+
+
+def test_results_that_are_there_are_not_mixed_with_new_ones_by_accident(tmp_path, capsys):
+    out = tmp_path / "campaign.jsonl"
+    out.write_text(json.dumps({"key": "x"}) + "\n")
+
+    with pytest.raises(SystemExit) as caught:
+        main(["--out", str(out), "--class", "gil"])
+
+    assert caught.value.code == 2
+    assert "--resume" in capsys.readouterr().err

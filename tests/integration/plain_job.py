@@ -1,0 +1,25 @@
+"""A plain torch.distributed job: no TorchFT, no step reports. Breaks when a file says how."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+fault = Path(sys.argv[1])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+gradient = torch.ones(1000)
+while True:
+    told = fault.read_text() if fault.exists() else ""
+    time.sleep(0.25 if told == f"slow {rank}" else 0.05)
+    if told == f"hang {rank}":
+        time.sleep(3600)
+    if told == f"mismatch {rank}":
+        dist.broadcast(gradient, src=rank)
+    else:
+        dist.all_reduce(gradient)
+    if os.getppid() == 1:
+        sys.exit("the test is gone")

@@ -1,0 +1,82 @@
+"""A plain torch.distributed job that only attached is diagnosed from its heads and records."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.monitor.shell.process import Monitor, environment
+from tests.waiting import wait_for
+from tests.worker_server.pairs import free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+JOB = Path(__file__).with_name("plain_job.py")
+RANKS = 4
+
+
+@contextlib.contextmanager
+def plain_job(monitor: Monitor, fault: Path, folder: Path) -> Iterator[None]:
+    master = free_port()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "worker_server", str(JOB), str(fault)],
+            env=environment(
+                RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), REPLICA_GROUP="job",
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master), GLOO_SOCKET_IFNAME="lo",
+                LIGHTKEEPER_MONITOR=monitor.url, LIGHTKEEPER_RUN_DIR=str(folder),
+                OMP_NUM_THREADS="1",
+            ),
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    try:
+        yield
+    finally:
+        for rank in ranks:
+            rank.kill()
+        for rank in ranks:
+            rank.wait(20)
+
+
+def healthy(monitor: Monitor) -> bool:
+    ranks = monitor.get("/v1/snapshot")["ranks"]
+    return len(ranks) == RANKS and all(rank["health"] == "healthy" for rank in ranks)
+
+
+def fired(monitor: Monitor, kind: str) -> dict[str, Any] | None:
+    for item in monitor.get("/v1/incidents")["incidents"]:
+        if item["kind"] == kind and any(line["to"] == "firing" for line in item["story"]):
+            return item
+    return None
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "source"),
+    [
+        pytest.param("hang 1", "not_entered", "flight records, found by heads", id="hang"),
+        pytest.param("slow 2", "straggler", "flight records, times of the calls", id="slow"),
+    ],
+)
+def test_a_plain_job_that_only_attached_is_diagnosed(tmp_path, fault, kind, source) -> None:
+    told = tmp_path / "fault"
+    port = free_port()
+    monitor = Monitor("--store", str(tmp_path / "monitor.db"), "--observe", port=port)
+    try:
+        monitor.ready()
+        with plain_job(monitor, told, tmp_path / "run"):
+            wait_for(lambda: healthy(monitor), within_s=120, what="all ranks healthy")
+            assert monitor.get("/v1/incidents")["incidents"] == []
+            told.write_text(fault)
+            item = wait_for(lambda: fired(monitor, kind), within_s=200, what=f"{kind} fires")
+    finally:
+        monitor.end()
+    assert item["culprits"] == [f"job.{fault[-1]}"]
+    assert source in item["evidence"]["source"]

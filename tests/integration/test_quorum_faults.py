@@ -1,0 +1,147 @@
+"""A real group that heals in a loop, and a real Lighthouse that stops: told, and told apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+pytest.importorskip("torchft")
+
+from monitor.config import KeeperConfig
+from monitor.service import Options, Service
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(170)]
+
+
+@dataclass
+class Job:
+    """Three groups, their Lighthouse, and a monitor that only looks."""
+
+    folder: Path
+    url: str
+    lighthouse_pid: int
+
+    def snapshot(self) -> dict[str, Any]:
+        return requests.get(f"{self.url}/v1/snapshot", timeout=5).json()
+
+    def incident(self, kind: str, state: str) -> dict[str, Any] | None:
+        body = requests.get(f"{self.url}/v1/incidents", timeout=5).json()
+        found = [one for one in body["incidents"] if one["kind"] == kind]
+        return next((one for one in found if one["state"] == state), None)
+
+    def certain(self, kind: str) -> dict[str, Any] | None:
+        one = self.incident(kind, "firing")
+        return one if one and one["confidence"] == "certain" else None
+
+    def kinds(self) -> set[str]:
+        body = requests.get(f"{self.url}/v1/incidents", timeout=5).json()
+        return {one["kind"] for one in body["incidents"] if one["state"] != "pending"}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Iterator[Job]:
+    folder = tmp_path_factory.mktemp("lag")
+    config = KeeperConfig(observe=True, lighthouse_away_s=4.0)
+    port = _free_port()
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    ranks = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.integration.lagging_groups", str(folder),
+         f"http://127.0.0.1:{port}"],
+        env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    stop = threading.Event()
+    try:
+        assert ranks.stdout is not None
+        told = json.loads(ranks.stdout.readline())
+        bind, store = f"127.0.0.1:{port}", folder / "monitor.db"
+        with Service(Options(config, bind, store, told["address"], token="secret")) as service:
+            loop = threading.Thread(target=service.run, args=(stop,))
+            loop.start()
+            made = Job(folder, service.url, told["pid"])
+            try:
+                wait_for(lambda: _whole(made), within_s=90, what="three groups commit")
+                yield made
+            finally:
+                stop.set()
+                loop.join(10)
+    finally:
+        ranks.communicate(timeout=20)  # closes its standard input: it ends
+
+
+def _free_port() -> int:
+    """The ranks have to know the monitor's before it can know the Lighthouse's."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _whole(job: Job) -> bool:
+    try:
+        groups = job.snapshot()["groups"]
+    except (requests.RequestException, KeyError):
+        return False
+    return len(groups) == 3 and all((one["commits"] or 0) >= 5 for one in groups)
+
+
+def test_a_loop_of_heals_and_a_lighthouse_that_stops_are_told_and_told_apart(job: Job) -> None:
+    assert job.kinds() == set()
+    _a_group_whose_attempts_fail_heals_in_a_loop_and_only_it_is_named(job)
+    _a_lighthouse_that_stops_accuses_nobody_and_the_job_goes_on_after_it(job)
+
+
+def _a_group_whose_attempts_fail_heals_in_a_loop_and_only_it_is_named(job: Job) -> None:
+    errs = job.folder / "rg_1.errs"
+    errs.touch()
+    found = wait_for(
+        lambda: job.certain("replica_lag"), within_s=60, what="the loop of rg_1 is certain"
+    )
+    errs.unlink()
+    assert found["culprits"] == ["rg_1.0"]
+    assert "rg_1 heals in a loop" in found["reason"]
+    assert found["severity"] == "warning"
+    assert {row["guard"] for row in found["decisions"]} <= {"spared", "observe"}
+    assert job.kinds() == {"replica_lag"}
+
+
+def _a_lighthouse_that_stops_accuses_nobody_and_the_job_goes_on_after_it(job: Job) -> None:
+    before = {one["rank"]: one["commits"] for one in job.snapshot()["ranks"]}
+    os.kill(job.lighthouse_pid, signal.SIGSTOP)
+    try:
+        away = wait_for(
+            lambda: (
+                (one := job.incident("lighthouse_away", "firing"))
+                and one["severity"] == "critical"
+                and one
+            ),
+            within_s=40,
+            what="the Lighthouse is away and the job stands",
+        )
+    finally:
+        os.kill(job.lighthouse_pid, signal.SIGCONT)
+    assert (away["culprits"], away["decisions"]) == ([], [])
+    wait_for(
+        lambda: job.incident("lighthouse_away", "resolved"), within_s=30, what="it answers again"
+    )
+    wait_for(
+        lambda: all(
+            (one["commits"] or 0) > before[one["rank"]] + 5 for one in job.snapshot()["ranks"]
+        ),
+        within_s=30,
+        what="every group commits again",
+    )
+    assert job.kinds() == {"replica_lag", "lighthouse_away"}

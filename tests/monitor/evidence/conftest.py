@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.fetch import Fetcher
+from tests.monitor.evidence.scene import Bench
+from tests.monitor.shell.fakes import FakeFleet
+
+
+@pytest.fixture
+def http() -> Iterator[FakeFleet]:
+    made = FakeFleet()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    made = Fetcher()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path, fetcher: Fetcher, http: FakeFleet) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def build(folder: Path | None = None, **config: Any) -> Bench:
+        made.append(Bench(folder or tmp_path / "evidence", fetcher, http, **config))
+        return made[-1]
+
+    yield build
+    for bench in made:
+        bench.evidence.close()

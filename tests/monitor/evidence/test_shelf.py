@@ -1,0 +1,134 @@
+"""The folder: names, retention, what is left of a write that failed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.dumps.manifest import parse, read_manifest
+from monitor.evidence.shelf import Keep, Shelf, safe_name
+from monitor.names import IncidentId
+
+DAY_S = 86_400.0
+LOTS = Keep(1000, 1000 * DAY_S, 1 << 40)
+
+
+def shelf_with(folder: Path, keep: Keep, ages_s: list[float], now_s: float = 1e9) -> Shelf:
+    """Bundles `a`, `b`... of 1,000 bytes, of these ages."""
+    shelf = Shelf(folder, keep)
+    shelf.open()
+    for name, age_s in zip("abcdef", ages_s, strict=False):
+        shelf.write(IncidentId(name), lambda file: file.write(b"x" * 1000) and None)
+        os.utime(folder / f"{name}.zip", (now_s - age_s, now_s - age_s))
+    shelf.open()
+    return shelf
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("keep", "ages_s", "names"),
+    [
+        (LOTS, [1, 2, 3], "abc"),
+        (Keep(2, 1e9, 1 << 40), [3, 1, 2], "bc"),
+        (Keep(9, 2.5, 1 << 40), [3, 1, 2], "bc"),
+        (Keep(9, 1e9, 2500), [3, 1, 2], "bc"),
+        (Keep(9, 1e9, 500), [3, 1, 2], "b"),
+        (Keep(9, 0.5, 1 << 40), [3, 1, 2], ""),
+    ],
+    ids=["all", "by count", "by age", "by size", "the newest stays", "all too old"],
+)
+def test_the_oldest_go_first(keep: Keep, ages_s: list[float], names: str, tmp_path: Path) -> None:
+    shelf = shelf_with(tmp_path, keep, ages_s)
+    shelf.tidy(1e9)
+    assert left(tmp_path) == [f"{name}.zip" for name in names]
+    assert shelf.nbytes == 1000 * len(names)
+    assert [name for name in "abc" if shelf.path(IncidentId(name))] == list(names)
+
+
+def test_a_monitor_that_died_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.zip.part").write_bytes(b"half")
+    (tmp_path / "a.zip").write_bytes(b"whole")
+    (tmp_path / "notes.txt").write_text("a person's")
+    shelf = Shelf(tmp_path, LOTS)
+    shelf.open()
+    assert left(tmp_path) == ["a.zip", "notes.txt"]
+    assert shelf.view(IncidentId("a")) is not None
+    assert shelf.path(IncidentId("notes.txt")) is None
+
+
+def test_a_write_that_fails_leaves_the_former_bundle(tmp_path: Path) -> None:
+    shelf = shelf_with(tmp_path, LOTS, [1])
+
+    def fail(file) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        shelf.write(IncidentId("a"), fail)
+    assert left(tmp_path) == ["a.zip"]
+    assert (tmp_path / "a.zip").read_bytes() == b"x" * 1000
+
+
+def test_only_the_owner_reads_bundles(tmp_path: Path) -> None:
+    shelf_with(tmp_path / "deep" / "evidence", LOTS, [1])
+    made = tmp_path / "deep" / "evidence"
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert (made / "a.zip").stat().st_mode & 0o777 == 0o600
+
+
+ODD = ["", ".", "..", "../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "a\0b", "%2e%2e", "ä" * 300,
+       "\ud800", "a\nb", ".hidden", "C:", "x" * 1000]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD, ids=[repr(name[:12]) for name in ODD])
+def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "shelf", LOTS)
+    shelf.open()
+    assert shelf.path(IncidentId(name)) is None
+    shelf.write(IncidentId(name), lambda file: file.write(b"x") and None)
+    path = shelf.path(IncidentId(name))
+    assert path is not None
+    assert path.resolve().parent == (tmp_path / "shelf").resolve()
+    assert path.read_bytes() == b"x"
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_two_names_are_two_files(one: str, other: str) -> None:
+    assert (safe_name(one) == safe_name(other)) == (one == other)
+    assert len(safe_name(one)) <= 150
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(["format", "moments", "moment", "parts", "rank", "part", "file", "taken_s",
+                         "began_s", "incident", "id", "status", "error"]), inner, max_size=6),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(JSON)
+def test_any_manifest_is_read_or_is_none(data: object) -> None:
+    made = parse(data)
+    assert made is None
+    if isinstance(data, dict):
+        made = parse({**data, "format": "lightkeeper-evidence"})
+        assert made is not None
+        made.chosen()
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_no_bundle(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("x") / "a.zip"
+    path.write_bytes(data)
+    assert read_manifest(str(path)) is None

@@ -1,0 +1,110 @@
+"""The pipeline's memory as JSON: the same shape again, and nothing that runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from dataclasses import dataclass
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.history import RankTrack
+from monitor.journal import memory, recall
+from monitor.journal.memory import MemoryFormatError
+from monitor.pipeline import RankHealth
+from tests.monitor.fleet import SimFleet
+
+CONFIG = KeeperConfig()
+
+
+def through(value):
+    return recall.read(json.loads(memory.write(memory.freeze(value), CONFIG)), CONFIG)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 1, 1 / 3, float("-inf"), "ü", (), (1, (2,)), [1, []], {1, 2}, frozenset({"a"}),
+        {("a", 1): [1], "b": None}, Counter({"a": 2}), deque([1, 2], maxlen=3),
+        RankHealth.DEAD, {RankHealth.DEAD: (RankHealth.HEALTHY,)},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_a_pipeline_may_remember_comes_back(value) -> None:
+    found = through(value)
+    assert found == value
+    assert type(found) is type(value)
+    if isinstance(value, deque):
+        assert found.maxlen == value.maxlen
+
+
+def test_an_object_met_twice_is_one_object_again() -> None:
+    track = RankTrack(SimFleet(1, 1).ranks()[0].identity, 1.0, 2.0)
+    found = through({"tracks": {"a": track}, "groups": ((track,),)})
+    assert found["tracks"]["a"] == track
+    assert found["groups"][0][0] is found["tracks"]["a"]
+
+
+def test_what_changes_after_the_freeze_is_not_written() -> None:
+    track = RankTrack(SimFleet(1, 1).ranks()[0].identity, 1.0, 2.0)
+    held = {"tracks": {"a": track}, "list": [1]}
+    frozen = memory.freeze(held)
+    track.seen_s = 99.0
+    held["list"].append(2)
+    held["new"] = 1
+    found = recall.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
+    assert (found["tracks"]["a"].seen_s, found["list"], "new" in found) == (2.0, [1], False)
+
+
+def test_the_configuration_is_the_one_of_the_replay() -> None:
+    other = KeeperConfig(stall_floor_s=30)
+    text = memory.write(memory.freeze({"config": CONFIG}), CONFIG)
+    assert recall.read(json.loads(text), other)["config"] is other
+
+
+def test_a_configuration_that_differs_keeps_its_difference() -> None:
+    scaled = KeeperConfig(stall_floor_s=10)
+    text = memory.write(memory.freeze({"config": scaled}), CONFIG)
+    other = KeeperConfig(observe=True)
+    assert recall.read(json.loads(text), other) == {
+        "config": KeeperConfig(stall_floor_s=10, observe=True)
+    }
+
+
+@dataclass
+class Foreign:
+    x: int = 1
+
+
+@pytest.mark.parametrize(
+    "value", [lambda: 1, object(), Foreign(), b"x"], ids=lambda v: type(v).__name__
+)
+def test_what_cannot_be_written_is_refused_by_name(value) -> None:
+    with pytest.raises(MemoryFormatError, match="cannot be journalled"):
+        memory.write(memory.freeze({"x": [value]}), CONFIG)
+
+
+def told(module: str, name: str, fields: list[str]):
+    return {"classes": [[module, name, fields]], "value": ["o", 0, *[None for _ in fields]]}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (told("os", "system", []), "there is no os.system here"),
+        (told("subprocess", "Popen", []), "there is no subprocess.Popen here"),
+        (told("monitor.pipeline", "Pipeline", []), "cannot be journalled"),
+        (told("monitor.config", "fields", []), "there is no monitor.config.fields here"),
+        (told("monitor.history", "RankTrack", ["identity"]), "another version wrote this"),
+        (told("monitor.nowhere", "Thing", []), "there is no monitor.nowhere.Thing"),
+        ({"classes": [], "value": ["?"]}, "unknown tag"),
+        ({"classes": [], "value": ["r", 5]}, "no memory of a pipeline"),
+        ({}, "no memory of a pipeline"),
+        ([], "no memory of a pipeline"),
+    ],
+    ids=range(10),
+)
+def test_only_our_own_plain_classes_of_the_same_form_are_made(data, words: str) -> None:
+    with pytest.raises(MemoryFormatError, match=words):
+        recall.read(data, CONFIG)

@@ -1,0 +1,217 @@
+"""A replay decides as it was decided live; a what-if says what would have been otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from monitor.config import ConfigError, KeeperConfig
+from monitor.incident import State
+from monitor.journal.account import Account, compared, parted_s
+from monitor.journal.entries import Head, JournalError, Tick, head_from_json, told
+from monitor.journal.replay import Replay, first_difference
+from monitor.pipeline import Pipeline
+from tests.monitor.fleet import At, Drive, SimFleet, at, hang, slow
+from tests.monitor.journal.tape import Tape, replay_file
+from tests.monitor.pure.test_properties import sick_fleets
+
+ROOT = Path(__file__).parents[3]
+
+
+def taped(
+    script: list[At], ticks: int, *, turn_every: int = 10_000, config=None, **options
+) -> Tape:
+    config = config or KeeperConfig()
+    tape = Tape(Pipeline(config), config, turn_every=turn_every)
+    Drive(SimFleet(3, 1, script, **options), config, pipeline=tape).run(ticks)
+    return tape
+
+
+def accounts(tape: Tape, number: int = 0, **changes) -> tuple[Account, Account]:
+    """What was decided live, and what the replay decides."""
+    live, now = Account(), Account()
+    for one in replay_file(tape.files[number], **changes)[1]:
+        live.take(one.tick.told, one.tick.snapshot.tick, one.now_s)
+        now.take(one.again, one.tick.snapshot.tick, one.now_s)
+    return live, now
+
+
+@settings(max_examples=3, deadline=None, derandomize=True,
+          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
+                                 HealthCheck.large_base_example])  # fmt: skip
+@given(sick_fleets())
+def test_any_fault_script_gives_the_same_again_from_any_file(case) -> None:
+    groups, size, script, _ = case
+    tape = Tape(Pipeline(KeeperConfig()), KeeperConfig())
+    Drive(SimFleet(groups, size, script, noise=0.2, seed=1), pipeline=tape).run(100)
+    tape.check()
+
+
+def test_files_that_follow_each_other_are_one_journey_and_a_missing_one_is_bridged() -> None:
+    tape = taped([at(20, hang("rg_1.0"))], 60, turn_every=20)
+    heads = [head_from_json(json.loads(texts[0])) for texts in tape.files]
+    replay, followed = Replay(), []
+    for number in (0, 1):
+        followed.append(replay.begin(heads[number]))
+        for snapshot, result in list(zip(tape.snapshots, tape.results, strict=True))[
+            20 * number : 20 * number + 20
+        ]:
+            assert replay.tick(Tick(snapshot, told(result))).difference() is None
+    assert followed == [False, True]
+    replay = Replay()
+    assert [replay.begin(heads[0]), replay.begin(heads[2])] == [False, False]
+    for snapshot, result in list(zip(tape.snapshots, tape.results, strict=True))[40:]:
+        assert replay.tick(Tick(snapshot, told(result))).difference() is None
+
+
+def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
+    before = taped([at(20, hang("rg_1.0"))], 24, config=KeeperConfig(observe=True))
+    kept = before.results[-1].incidents
+    assert [one.state for one in kept] == [State.PENDING] or kept == ()
+    head = Head(before.config, "1", "again", began_s=2.0, incidents=kept)
+    again, live = Replay(), Pipeline(before.config, kept)
+    again.begin(head)
+    for snapshot in before.snapshots:
+        result = live.tick(snapshot)
+        assert again.tick(Tick(snapshot, told(result))).result == result
+
+
+def test_a_result_that_is_not_as_live_is_told_with_tick_and_path() -> None:
+    tape = taped([at(20, hang("rg_1.0"))], 30)
+    _, ticks = replay_file(tape.files[0])
+    (evicted,) = [one for one in ticks if one.again.decisions]
+    live = [{**dict(evicted.again.decisions[0]), "group": "rg_2"}]
+    other = replace(
+        evicted, tick=replace(evicted.tick, told=replace(evicted.tick.told, decisions=live))
+    )
+    assert other.difference() == "tick 28: decisions[0].group was 'rg_2' live and is 'rg_1' now"
+
+
+@pytest.mark.parametrize(
+    ("live", "again", "expected"),
+    [
+        ({"a": [1, 2]}, {"a": [1, 2]}, None),
+        ({"a": [1, 2]}, {"a": [1, 3]}, ("a[1]", "2", "3")),
+        ({"a": [1]}, {"a": []}, ("a[0]", "1", "nothing")),
+        ({}, {"a": {"b": 1}}, ("a", "nothing", "{'b': 1}")),
+        ({"a": [{"id": "x", "n": 1}]}, {}, ("a", "[{'id': 'x', 'n': 1}]", "nothing")),
+    ],
+)
+def test_the_first_difference_is_named(live, again, expected) -> None:
+    assert first_difference(live, again) == expected
+
+
+def test_a_longer_patience_would_have_accused_later() -> None:
+    tape = taped([at(20, hang("rg_1.0"))], 60, config=KeeperConfig(observe=True))
+    live, now = accounts(tape, stall_floor_s=12.0)
+    (pair,) = compared(live, now)
+    assert (pair.kind, pair.culprits, pair.same) == ("not_entered", ("rg_1.0",), False)
+    assert pair.live is not None
+    assert pair.now is not None
+    assert (pair.live.fired_s, pair.now.fired_s) == (1_000_027.0, 1_000_034.0)
+    assert parted_s(live, now) is None
+
+
+def test_what_the_live_eviction_did_is_conjecture_for_one_who_would_not_have_evicted_yet() -> None:
+    live, now = accounts(taped([at(20, hang("rg_1.0"))], 60), stall_floor_s=12.0)
+    hung, killed = compared(live, now)
+    assert hung.live is not None
+    assert (hung.now, hung.conjecture) == (None, False)
+    assert (killed.kind, killed.live, killed.conjecture) == ("dead", None, True)
+    assert parted_s(live, now) == hung.live.evicted_s == 1_000_027.0
+
+
+def test_observe_mode_would_have_held_it() -> None:
+    live, now = accounts(taped([at(20, hang("rg_1.0"))], 60), observe=True)
+    (pair,) = compared(live, now)
+    assert pair.live is not None
+    assert pair.now is not None
+    assert (pair.live.evicted_s, pair.live.held) == (1_000_027.0, None)
+    assert (pair.now.evicted_s, pair.now.held) == (None, "observe")
+
+
+def test_an_eviction_of_a_what_if_that_nobody_carried_out_is_decided_again_and_counted() -> None:
+    tape = taped([at(20, hang("rg_1.0"))], 60, config=KeeperConfig(observe=True))
+    live, now = accounts(tape, observe=False, cool_down_s=0.0)
+    (pair,) = compared(live, now)
+    assert pair.live is not None
+    assert pair.now is not None
+    assert pair.live.held == "observe"
+    assert pair.now.evicted_s == 1_000_027.0
+    assert pair.now.asked > 1
+    assert parted_s(live, now) == 1_000_027.0
+
+
+def test_a_milder_ratio_would_have_accused_whom_nobody_accused() -> None:
+    tape = taped([at(40, slow("rg_1.0", 1.5))], 150, config=KeeperConfig(straggler_ratio=3.0))
+    live, now = accounts(tape, straggler_ratio=1.5)
+    pairs = compared(live, now)
+    assert [(one.culprits, one.live, one.now is not None) for one in pairs] == [
+        (("rg_1.0",), None, True)
+    ]
+
+
+def test_the_same_fault_twice_is_two_pairs() -> None:
+    tape = taped([at(20, hang("rg_1.0")), at(80, hang("rg_1.0"))], 130)
+    pairs = compared(*accounts(tape))
+    assert [(one.culprits, one.same) for one in pairs] == [(("rg_1.0",), True)] * 2
+
+
+def test_a_change_that_is_out_of_range_is_refused() -> None:
+    tape = taped([], 2)
+    with pytest.raises(ConfigError, match="stall_floor_s is 0"):
+        replay_file(tape.files[0], stall_floor_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"memory": None, "no_memory": "x cannot be journalled"}, "needs those before: x cannot"),
+        ({"memory": {"classes": [], "value": ["d"]}}, "written by lightkeeper 1.2.3: expected"),
+        ({"memory": {"classes": [["monitor.history", "RankTrack", ["a"]]], "value": 1}},
+         "another version wrote this; give the files of the run from its first on"),
+    ],
+)  # fmt: skip
+def test_a_file_from_the_middle_whose_memory_is_of_another_version_is_refused(
+    change, words: str
+) -> None:
+    head = head_from_json({**json.loads(taped([], 2).files[0][0]), **change})
+    with pytest.raises(JournalError, match=words):
+        Replay().begin(head)
+
+
+def test_a_pipeline_that_crashes_is_replayed_as_the_loop_does_it() -> None:
+    tape = taped([], 3)
+    replay = Replay()
+    replay.begin(head_from_json(json.loads(tape.files[0][0])))
+    assert replay.pipeline is not None
+    replay.pipeline._tracker = None  # type: ignore[assignment]
+    one = replay.tick(Tick(tape.snapshots[0], told(tape.results[0])))
+    assert one.again.crash is not None
+    assert one.result.decisions == ()
+    assert "crash was nothing live" in (one.difference() or "")
+
+
+def test_another_process_with_another_hash_seed_gives_the_same(tmp_path: Path) -> None:
+    """The order of sets must not matter."""
+    tape = taped([at(20, hang("rg_1.0")), at(50, slow("rg_2.0", 4.0))], 120, noise=0.2)
+    path = tmp_path / "journal-x.gz"
+    path.write_bytes(tape.packed())
+    done = subprocess.run(
+        [sys.executable, "-m", "monitor.cli", "replay", str(path), "--check", "--format", "json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "77"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    body = json.loads(done.stdout)
+    assert (body["schema"], body["ticks"], body["same"]) == (1, 120, True)
+    assert [one["action"] for one in body["decisions"]].count("evict") == len(
+        [1 for result in tape.results for one in result.decisions if hasattr(one, "quarantine")]
+    )

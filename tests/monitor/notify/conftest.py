@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from monitor.fetch import Fetcher
+from tests.monitor.notify.scene import Bench, Disk, Receiver
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    made = Fetcher()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def make(fetcher: Fetcher, disk: Disk) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def build(*sinks: Any, **terms: Any) -> Bench:
+        made.append(Bench(sinks, fetcher, disk, **terms))
+        return made[-1]
+
+    yield build
+    for bench in made:
+        bench.office.close()

@@ -1,0 +1,145 @@
+"""A Lighthouse that does not answer: nobody is accused, somebody is told, and how bad it is."""
+
+from dataclasses import replace
+
+from monitor.detectors.verdict import Severity
+from monitor.incident import State, incident_from_json, incident_to_json
+from monitor.pipeline import Pipeline
+from monitor.policy import Guard
+from monitor.snapshot import NO_LIGHTHOUSE, LighthouseAway
+from tests.monitor.fleet import (
+    Drive,
+    SimFleet,
+    at,
+    crash,
+    hang,
+    lighthouse_away,
+    lighthouse_down,
+    slow,
+)
+
+
+def kinds(drive: Drive) -> list[str]:
+    return sorted(drive.seen[key].kind for key in drive.fired)
+
+
+def test_only_we_cannot_reach_it_a_warning_that_accuses_nobody_and_ends_by_itself() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, lighthouse_away(30))])).run(40)
+    incident = drive.incident("lighthouse_away")
+    assert drive.fired[incident.id] == 31.0  # away since 20, for 10 s, in two sweeps
+    assert (incident.culprits, incident.groups, incident.verdict.victims) == ((), (), ())
+    assert incident.severity is Severity.WARNING
+    assert "the job goes on: only this monitor cannot reach it" in incident.verdict.reason
+    drive.run(20)
+    incident = drive.incident("lighthouse_away")
+    assert (incident.state, incident.resolution) == (
+        State.RESOLVED, "the Lighthouse answers again",
+    )  # fmt: skip
+    assert not drive.evicts
+    assert not drive.holds  # there is nothing to hold back
+
+
+def test_the_job_stands_too_that_is_critical_and_still_nobodys_fault() -> None:
+    drive = Drive(SimFleet(3, 2, [at(20, lighthouse_down(60))])).run(40)
+    incident = drive.incident("lighthouse_away")
+    assert incident.severity is Severity.CRITICAL
+    assert "nobody commits" in incident.verdict.reason
+    assert len(incident.verdict.victims) == 6
+    drive.run(60)
+    assert kinds(drive) == ["lighthouse_away"]
+    assert drive.incident("lighthouse_away").state is State.RESOLVED
+    assert not drive.evicts
+
+
+def test_ranks_that_their_quorum_timeout_ends_are_victims_of_the_lighthouse() -> None:
+    script = [at(20, lighthouse_down(200)), at(80, crash("rg_0.0")), at(95, crash("rg_1.0"))]
+    drive = Drive(SimFleet(3, 1, script)).run(200)
+    assert kinds(drive) == ["lighthouse_away"]
+    incident = drive.incident("lighthouse_away")
+    assert incident.severity is Severity.CRITICAL
+    assert incident.verdict.victims == ("rg_0.0", "rg_1.0", "rg_2.0")
+
+
+def test_a_restart_of_the_lighthouse_is_silent() -> None:
+    assert not Drive(SimFleet(3, 1, [at(20, lighthouse_down(6))])).run(60).fired
+
+
+def test_no_lighthouse_configured_is_no_fault() -> None:
+    away = LighthouseAway(NO_LIGHTHOUSE)
+    drive = Drive(SimFleet(3, 1), alter=lambda seen: replace(seen, lighthouse=away))
+    assert not drive.run(60).fired
+
+
+def test_a_rank_that_hangs_meanwhile_is_named_and_evicted_when_the_lighthouse_is_back() -> None:
+    script = [at(20, lighthouse_away(60)), at(40, hang("rg_1.0"))]
+    drive = Drive(SimFleet(3, 1, script)).run(150)
+    assert kinds(drive) == ["lighthouse_away", "not_entered"]
+    assert drive.incident("not_entered").culprits == ("rg_1.0",)
+    assert [(at_s >= 80, evict.group) for at_s, evict in drive.evicts] == [(True, "rg_1")]
+
+
+def test_a_hang_explains_the_standstill_better_than_the_lighthouse_does() -> None:
+    script = [at(20, hang("rg_1.0")), at(22, lighthouse_away(60))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    assert drive.incident("lighthouse_away").severity is Severity.WARNING
+    assert drive.incident("not_entered").culprits == ("rg_1.0",)
+
+
+def test_waiting_in_a_phase_called_quorum_is_waiting() -> None:
+    fleet = SimFleet(3, 1, [at(20, lighthouse_down(100))])
+
+    def renamed(seen):
+        return replace(
+            seen,
+            observations=tuple(
+                replace(one, outcome=replace(one.outcome, step=replace(
+                    one.outcome.step,
+                    phase="quorum" if one.outcome.step.phase == "communication"
+                    else one.outcome.step.phase)))
+                for one in seen.observations
+            ),
+        )  # fmt: skip
+
+    assert kinds(Drive(fleet, alter=renamed).run(100)) == ["lighthouse_away"]
+
+
+def test_ranks_that_report_no_phases_may_wait_for_a_quorum() -> None:
+    def foreign(seen):
+        return replace(
+            seen,
+            observations=tuple(
+                replace(one, outcome=replace(
+                    one.outcome, step=replace(one.outcome.step, source="torchft"), heads=()))
+                for one in seen.observations
+            ),
+        )  # fmt: skip
+
+    drive = Drive(SimFleet(3, 1, [at(20, lighthouse_down(100))]), alter=foreign).run(60)
+    assert drive.incident("lighthouse_away").severity is Severity.CRITICAL
+
+
+def test_stragglers_are_found_while_only_we_cannot_reach_the_lighthouse() -> None:
+    script = [at(20, lighthouse_away(1000)), at(60, slow("rg_1.0", 3.0))]
+    drive = Drive(SimFleet(4, 1, script)).run(160)
+    assert kinds(drive) == ["lighthouse_away", "straggler"]
+    assert {hold.guard for _, hold in drive.holds} >= {Guard.LIGHTHOUSE_AWAY}
+
+
+def test_the_severity_that_changes_is_a_line_of_the_story_and_survives_a_restart() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, lighthouse_away(200)), at(50, lighthouse_down(150))]))
+    drive.run(80)
+    incident = drive.incident("lighthouse_away")
+    lines = [(line.to, line.reason.split(":")[0]) for line in incident.story]
+    assert ("severity", "now critical") in lines
+    again = incident_from_json(incident_to_json(incident))
+    assert again == incident
+    drive.pipeline = Pipeline(drive.config, [again])
+    drive.run(3)
+    assert drive.last.incidents[0].id == incident.id
+
+
+def test_an_incident_of_an_older_store_gets_its_severity_by_its_kind() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(40)
+    body = incident_to_json(drive.incident("not_entered"))
+    del body["severity"]
+    assert incident_from_json(body).severity is Severity.CRITICAL

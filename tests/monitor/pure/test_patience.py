@@ -1,0 +1,290 @@
+"""Thresholds of a hang: the floor, and what the job's own pauses teach beyond it."""
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence
+from monitor.habits import Gap, Habits, pauses_of
+from monitor.names import RankName
+from monitor.pipeline import Pipeline
+from monitor.snapshot import Failure, Snapshot, Unreachable
+from tests.monitor.fleet import (
+    Drive,
+    SimFleet,
+    at,
+    cpu_stall,
+    gil,
+    habit,
+    hang,
+    pause,
+    recover,
+    restart,
+    runs,
+    silent,
+)
+from worker_server.wire import StepLog, StepRow, StepState
+
+WATCHING = KeeperConfig(observe=True)
+ALL = ("rg_0.0", "rg_1.0", "rg_2.0")
+DAY_S = 86_400.0
+
+
+def fired(drive: Drive) -> list[tuple[str, float]]:
+    """Kinds fired and their seconds, in order."""
+    found = ((drive.seen[key].kind, at_s) for key, at_s in drive.fired.items())
+    return sorted(((str(kind), at_s) for kind, at_s in found), key=lambda one: one[1])
+
+
+# -- what is stated ------------------------------------------------------------------------
+
+
+def test_an_ordinary_hang_fires_on_the_floor_and_says_so() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(30)
+    incident = drive.incident("not_entered")
+    assert drive.fired[incident.id] == 27.0
+    assert incident.verdict.evidence["threshold"] == "5 s floor"
+    assert incident.verdict.evidence["source"] == "phases"
+
+
+def test_a_slow_program_states_its_learned_step() -> None:
+    drive = Drive(SimFleet(3, 1, [at(60, hang("rg_1.0"))], pace=4.0)).run(90)
+    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
+    assert "10 x learned step 1.2 s" in threshold
+
+
+# -- pauses of one rank that nobody declared -----------------------------------------------
+
+
+def test_the_first_undeclared_pause_of_one_rank_is_taken_for_a_hang_the_next_ones_are_not() -> None:
+    script = [at(20 + 60 * n, pause(["rg_1.0"], "other", 20.0)) for n in range(3)]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(200)
+    assert fired(drive) == [("not_entered", 27.0)]
+
+
+def test_a_pause_learned_from_the_same_role_of_another_group_excuses_this_one() -> None:
+    script = [at(20, pause(["rg_0.0"], "other", 20.0)), at(80, pause(["rg_1.0"], "other", 20.0))]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(120)
+    assert fired(drive) == [("not_entered", 27.0)]
+
+
+def test_a_hang_where_the_job_pauses_takes_twice_the_learned_pause_and_says_so() -> None:
+    script = [at(20, pause(["rg_1.0"], "other", 10.0)), at(80, pause(["rg_1.0"], "other", DAY_S))]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(140)
+    assert fired(drive) == [("not_entered", 27.0), ("not_entered", 102.0)]
+    last = max(drive.seen.values(), key=lambda i: i.milestones.first_seen_s)
+    assert last.verdict.evidence["threshold"] == "2 x learned gap 10 s of 'other': 20 s"
+
+
+def test_a_hang_elsewhere_still_takes_the_floor_after_a_long_pause() -> None:
+    script = [at(20, pause(["rg_1.0"], "other", 30.0)), at(100, hang("rg_1.0"))]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(140)
+    assert fired(drive)[-1] == ("not_entered", 107.0)
+
+
+def test_a_hang_that_an_eviction_ended_teaches_nothing() -> None:
+    script = [at(20, hang("rg_1.0")), at(120, hang("rg_2.0"))]
+    drive = Drive(SimFleet(3, 1, script)).run(140)
+    assert [at_s for _, at_s in fired(drive)] == [27.0, 127.0]
+
+
+def test_short_stalls_of_a_busy_host_leave_the_floor_where_it_is() -> None:
+    script = [at(20 + 10 * n, cpu_stall("rg_1.0", 2.4)) for n in range(10)]
+    drive = Drive(SimFleet(3, 1, [*script, at(150, hang("rg_1.0"))])).run(160)
+    assert [at_s for _, at_s in fired(drive)] == [157.0]
+
+
+def test_stalls_just_under_the_floor_that_come_often_raise_it() -> None:
+    script = [at(20 + 9 * n * n, pause(["rg_1.0"], "other", 4.0)) for n in range(4)]
+    script += [at(130, pause(["rg_1.0"], "other", 7.5))]
+    assert not Drive(SimFleet(3, 1, script)).run(160).fired
+
+
+# -- rhythm and decay ----------------------------------------------------------------------
+
+
+def test_where_pauses_come_every_50_steps_one_out_of_turn_gets_no_margin() -> None:
+    script = [at(5, habit(["rg_1.0"], 50, "other", 20.0))]
+    script += [at(220, pause(["rg_1.0"], "other", DAY_S))]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(280)
+    last = max(drive.seen.values(), key=lambda i: i.milestones.first_seen_s)
+    assert "every 50 steps, not due now" in last.verdict.evidence["threshold"]
+    assert last.verdict.evidence["threshold"].startswith("1 x learned gap 20 s")
+
+
+def gap(ended_s: float, span_s: float, step: int | None = None) -> Gap:
+    return Gap(RankName("rg_0.0"), 0, "other", span_s, ended_s, step)
+
+
+def learned(gaps: list[Gap], now_s: float, step: int | None = None):
+    habits = Habits(KeeperConfig())
+    for one in gaps:
+        habits.take(one)
+    return habits.learned(0, "other", now_s, step)
+
+
+def test_a_single_pause_counts_half_after_an_hour() -> None:
+    assert learned([gap(0, 20.0)], 3599).span_s == 20.0
+    assert learned([gap(0, 20.0)], 3601).span_s == 10.0
+    assert learned([gap(0, 20.0)], 7201).span_s == 5.0
+
+
+def test_a_pause_every_two_hours_is_not_forgotten_in_between() -> None:
+    assert learned([gap(7200 * n, 20.0) for n in range(3)], 14400 + 7300).span_s == 20.0
+
+
+def test_one_short_pause_is_no_habit_three_are() -> None:
+    assert learned([gap(0, 4.0), gap(100, 4.0)], 200) is None
+    assert learned([gap(0, 4.0), gap(100, 3.0), gap(200, 3.5)], 300).span_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "every"),
+    [
+        pytest.param([500, 1000, 1500, 2000], 500, id="regular"),
+        pytest.param([500, 1001, 1500, 2500], 500, id="one missed, one a step late"),
+        pytest.param([500, 700, 1550, 1900], None, id="irregular"),
+        pytest.param([500, 1000, 1500], None, id="too few"),
+    ],
+)
+def test_a_rhythm_needs_three_intervals_that_agree(steps, every) -> None:
+    found = learned([gap(100.0 * n, 20.0, step) for n, step in enumerate(steps)], 400)
+    assert found.every == every
+
+
+def test_pauses_of_peers_at_the_same_time_are_one_event() -> None:
+    habits = Habits(KeeperConfig())
+    for rank in range(64):
+        habits.take(replace(gap(100.0 + rank / 100, 20.0), rank=RankName(f"rg_{rank}.0")))
+    assert habits.learned(0, "other", 200, None).events == 1
+
+
+# -- the whole job pauses ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("for_s", [8.0, 90.0])
+def test_a_pause_of_all_ranks_at_once_is_never_one_ranks_hang(for_s) -> None:
+    script = [at(20, pause(ALL, "other", for_s))]
+    assert not Drive(SimFleet(3, 1, script)).run(int(for_s) + 60).seen
+
+
+def test_a_pause_of_all_that_ends_raggedly_accuses_nobody() -> None:
+    script = [at(20, pause([name], "other", 20.0 + 6.0 * n)) for n, name in enumerate(ALL)]
+    assert not Drive(SimFleet(3, 1, script)).run(100).seen
+
+
+def test_a_pause_of_all_of_whom_most_cannot_be_seen_is_no_hang_of_the_one_who_can() -> None:
+    script = [at(20, pause(ALL, "other", 28.0))]
+    script += [at(30, silent(name, 12.0)) for name in ALL[1:]]
+    assert not Drive(SimFleet(3, 1, script)).run(80).seen
+
+
+def test_one_left_behind_when_a_pause_of_all_is_over_is_found_after_twice_its_length() -> None:
+    script = [at(20, pause(["rg_0.0"], "other", 20.0)), at(20, pause(["rg_0.1"], "other", DAY_S))]
+    drive = Drive(SimFleet(1, 2, script), WATCHING).run(70)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("rg_0.1",)
+    assert drive.fired[incident.id] == 62.0
+    threshold = incident.verdict.evidence["threshold"]
+    assert threshold == "2 x gap 20 s of 'other' that rg_0.0 made meanwhile: 40 s"
+
+
+def test_a_job_that_stands_still_for_ever_is_told_and_nobody_is_accused() -> None:
+    config = KeeperConfig(long_phase_budget_s=60.0)
+    drive = Drive(SimFleet(3, 1, [at(20, pause(ALL, "other", DAY_S))]), config).run(100)
+    verdicts = [incident.verdict for incident in drive.seen.values()]
+    assert len(verdicts) == 3
+    assert {verdict.confidence for verdict in verdicts} == {Confidence.UNSURE}
+    assert set(drive.fired.values()) == {82.0}
+    assert not drive.evicts
+
+
+# -- declared phases -----------------------------------------------------------------------
+
+
+def test_a_declared_phase_has_its_budget_until_its_usual_length_is_known() -> None:
+    config = KeeperConfig(long_phase_budget_s=90.0, observe=True)
+    script = [at(20, pause(["rg_1.0"], "checkpoint", DAY_S))]
+    drive = Drive(SimFleet(3, 1, script), config).run(120)
+    assert fired(drive) == [("not_entered", 112.0)]
+    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
+    assert threshold == "90 s for checkpoint"
+
+
+def test_a_checkpoint_that_usually_takes_8_s_is_a_hang_after_80() -> None:
+    script = [at(20 + 30 * n, pause(["rg_1.0"], "checkpoint", 8.0)) for n in range(4)]
+    script += [at(140, pause(["rg_1.0"], "checkpoint", DAY_S))]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(240)
+    assert fired(drive) == [("not_entered", 222.0)]
+    threshold = drive.incident("not_entered").verdict.evidence["threshold"]
+    assert "10 x learned gap 8.0 s of 'checkpoint', at least 60 s" in threshold
+
+
+# -- a main thread that runs ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["R", "D"])
+def test_a_first_pause_of_14_s_in_which_the_main_thread_runs_is_no_hang(state) -> None:
+    script = [at(20, runs("rg_1.0", state)), at(20, pause(["rg_1.0"], "other", 14.0))]
+    assert not Drive(SimFleet(3, 1, script)).run(60).fired
+
+
+def test_a_garbage_collection_of_6_s_is_no_hang() -> None:
+    script = [at(20, runs("rg_1.0")), at(20, gil("rg_1.0")), at(26, recover("rg_1.0"))]
+    assert not Drive(SimFleet(3, 1, script)).run(60).fired
+
+
+def test_an_endless_loop_is_a_hang_after_three_times_the_floor() -> None:
+    script = [at(19, runs("rg_1.0")), at(20, hang("rg_1.0"))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    incident = drive.incident("not_entered")
+    assert drive.fired[incident.id] == 37.0
+    threshold = incident.verdict.evidence["threshold"]
+    assert threshold == "3 x (5 s floor), its main thread runs: 15 s"
+
+
+# -- starts and heals ----------------------------------------------------------------------
+
+
+def test_the_first_steps_after_a_heal_compile_for_a_minute() -> None:
+    script = [at(20, restart("rg_1")), at(27.2, pause(["rg_1.0"], "other", 60.0))]
+    assert not Drive(SimFleet(3, 1, script)).run(140).fired
+
+
+# -- a monitor that starts in the middle ---------------------------------------------------
+
+
+def test_a_restarted_monitor_reads_the_jobs_pauses_from_the_ranks_own_steps() -> None:
+    script = [at(20 + 60 * n, pause(["rg_1.0"], "other", 20.0)) for n in range(3)]
+    drive = Drive(SimFleet(3, 1, script), WATCHING).run(70)
+    assert fired(drive) == [("not_entered", 27.0)]
+    drive.pipeline = Pipeline(WATCHING)
+    drive.run(120)
+    assert drive.results[70].wants_steps == ("rg_0.0", "rg_1.0", "rg_2.0")
+    assert drive.results[71].wants_steps == ()
+    assert fired(drive) == [("not_entered", 27.0)]
+
+
+def test_a_monitor_that_cannot_read_the_past_asks_three_times() -> None:
+    def lost(snapshot: Snapshot) -> Snapshot:
+        gone = Unreachable(Failure.TIMEOUT, "no answer")
+        return replace(snapshot, steps=dict.fromkeys(snapshot.steps, gone))
+
+    drive = Drive(SimFleet(3, 1), WATCHING, alter=lost).run(20)
+    drive.pipeline = Pipeline(WATCHING)
+    drive.run(10)
+    assert sum(bool(result.wants_steps) for result in drive.results) == 3
+
+
+def test_a_phase_that_is_always_long_is_no_pause() -> None:
+    step = StepState(100, 100, 1, "forward", 0.0, 100, seconds={"forward": 300.0, "other": 20.0})
+    rows = (
+        StepRow(50, 50, True, 150.0, 3.0, {"forward": 3.0}),
+        StepRow(51, 51, True, 100.0, 23.0, {"forward": 3.0, "other": 20.0}),
+    )
+    log = StepLog(SimFleet(1, 1).ranks()[0].identity, True, rows, 0)
+    found = pauses_of(log, step, 1000.0, first=4)
+    assert [(gap.phase, gap.span_s, gap.ended_s, gap.step) for gap in found] == [
+        ("other", 20.0, 900.0, 51)
+    ]

@@ -1,0 +1,116 @@
+"""Fingerprints of all ranks: who may vote, and what is compared with what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from monitor.names import GroupName, RankName
+from monitor.prints import PrintBook, Voice
+from worker_server.wire import Prints
+
+
+def voice(group, rows, *, life="a", lineage=0, gone=False, participants=3, lane=1, index=0):
+    prints = Prints(lane, lineage, tuple((s, v, 0) for s, v in rows)) if rows else None
+    return Voice(
+        RankName(f"rg_{group}.{index}"), GroupName(f"rg_{group}"), life, gone, participants, prints
+    )
+
+
+def told(*sweeps):
+    """Steps and odd ones after these sweeps, a second apart."""
+    book = PrintBook()
+    for now_s, voices in enumerate(sweeps):
+        book.push(float(now_s), voices)
+    return [(one.step, one.odd) for one in book.dissents()]
+
+
+EQUAL = [voice(n, [(10, 5)]) for n in range(3)]
+
+
+def later(*values, step=20, **how):
+    return [voice(n, [(10, 5), (step, value)], **how) for n, value in enumerate(values)]
+
+
+def test_the_odd_one_is_told_once_all_were_seen_to_be_equal():
+    assert told(EQUAL, later(7, 8, 7)) == [(20, ("rg_1.0",))]
+
+
+def test_without_having_been_equal_nobody_is_the_odd_one():
+    assert told([voice(n, [(20, value)]) for n, value in enumerate((7, 8, 7))]) == [(20, ())]
+
+
+def test_a_value_that_is_late_can_turn_no_vote():
+    five = [voice(n, [(10, 5)], participants=5) for n in range(5)]
+    some = [voice(n, [(20, value)], participants=5) for n, value in enumerate((7, 8, 7))]
+    rest = five[3:]
+    assert told(five, [*some, *rest]) == [(20, ())]
+    all_five = [*some, *(voice(n, [(20, 7)], participants=5) for n in (3, 4))]
+    assert told(five, [*some, *rest], all_five) == [(20, ("rg_1.0",))]
+
+
+def test_a_group_that_this_monitor_does_not_know_counts_as_late():
+    assert told(EQUAL, later(7, 8, 7, participants=6)) == [(20, ())]
+
+
+def test_a_group_that_healed_since_has_no_vote():
+    healed = voice(2, [(20, 8)], lineage=1)
+    assert told(EQUAL, [*later(7, 8), healed]) == [(20, ())]
+
+
+def test_nor_has_one_that_started_anew():
+    again = voice(2, [(20, 8)], life="b")
+    assert told(EQUAL, [*later(7, 8), again]) == [(20, ())]
+
+
+def test_one_that_healed_is_the_odd_one_against_two_that_did_not():
+    healed = voice(2, [(20, 8)], lineage=1)
+    assert told(EQUAL, [*later(7, 7), healed]) == [(20, ("rg_2.0",))]
+
+
+def test_after_a_heal_the_odd_one_is_forgotten():
+    mended = [voice(0, [(30, 9)]), voice(1, [(30, 9)], lineage=1), voice(2, [(30, 9)])]
+    assert told(EQUAL, later(7, 8, 7), mended) == []
+
+
+def test_other_shapes_or_shards_are_not_compared():
+    mixed = [voice(0, [(20, 7)]), voice(1, [(20, 8)], lane=2), voice(2, [(20, 7)])]
+    assert told(EQUAL, mixed) == []
+
+
+def test_ranks_of_one_group_that_hold_the_same_vote_too():
+    equal = [voice(g, [(10, 5)], index=i, participants=2) for g in range(2) for i in range(2)]
+    odd = [
+        replace(one, prints=Prints(1, 0, ((20, 8 if one.rank == "rg_1.1" else 7, 0),)))
+        for one in equal
+    ]
+    assert told(equal, odd) == [(20, ("rg_1.1",))]
+
+
+def test_a_job_that_starts_anew_is_not_compared_with_the_one_before():
+    # rg_0 is back at step 20 with another history; the others still say what they said
+    assert told(EQUAL, later(7, 7, 7), [voice(0, [(10, 1), (20, 2)], life="b"), *later(7, 7, 7)[1:]]
+                ) == []  # fmt: skip
+
+
+def test_a_rank_that_ended_bears_no_witness():
+    ended = [voice(n, [(10, 5), (20, 7)], gone=True) for n in (1, 2)]
+    assert told(EQUAL, [*later(8), *ended]) == []
+
+
+def test_steps_done_again_from_a_checkpoint_are_compared_with_each_other_only():
+    back = [voice(0, [(20, 3)], lineage=1), *later(7, 7, 7)[1:]]
+    all_back = [voice(n, [(20, 3)], lineage=1) for n in range(3)]
+    assert told(EQUAL, later(7, 7, 7), back, all_back) == []
+    equal_again = [voice(n, [(20, 3), (30, 4)], lineage=1) for n in range(3)]
+    odd_then = [voice(n, [(30, 4), (40, value)], lineage=1) for n, value in enumerate((5, 5, 6))]
+    assert told(EQUAL, later(7, 7, 7), back, all_back, equal_again, odd_then) == [(40, ("rg_2.0",))]
+
+
+def test_what_is_kept_is_bounded():
+    book = PrintBook()
+    for step in range(2000):
+        book.push(float(step), [voice(n, [(step, step + n)]) for n in range(3)])
+    [lane] = book._lanes.values()
+    assert (len(lane.steps), len(lane.dissents)) == (32, 16)
+    book.push(3000.0, [])
+    assert book._lanes == {}

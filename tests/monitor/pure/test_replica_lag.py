@@ -1,0 +1,255 @@
+"""A group that costs the fleet quorum after quorum is named; joiners and victims never are."""
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence, Severity
+from monitor.incident import State
+from monitor.policy import Guard
+from tests.monitor.fleet import (
+    Drive,
+    SimFleet,
+    at,
+    crash,
+    fail_commits,
+    hang,
+    lighthouse_away,
+    lighthouse_down,
+    nan,
+    pause,
+    restart,
+    shut_out,
+)
+
+
+def lags(drive: Drive) -> list[tuple[str, ...]]:
+    return [drive.seen[key].groups for key in drive.fired if drive.seen[key].kind == "replica_lag"]
+
+
+# -- heals in a loop, failed commits -------------------------------------------------------------
+
+
+def test_a_group_whose_commits_fail_while_others_commit_heals_in_a_loop_and_is_named() -> None:
+    config = KeeperConfig(observe=True)
+    drive = Drive(SimFleet(3, 2, [at(30, fail_commits(["rg_1"]))]), config).run(50)
+    incident = drive.incident("replica_lag")
+    assert incident.groups == ("rg_1",)
+    assert incident.culprits == ("rg_1.0", "rg_1.1")
+    assert 33 <= drive.fired[incident.id] <= 37
+    assert "heals in a loop" in incident.verdict.reason
+    assert incident.severity is Severity.WARNING
+    assert [drive.seen[key].kind for key in drive.fired] == ["replica_lag"]
+
+
+def test_a_loop_that_its_own_ranks_show_is_evicted_once_it_has_cost_enough() -> None:
+    drive = Drive(SimFleet(3, 2, [at(30, fail_commits(["rg_1"], 15))])).run(120)
+    assert drive.evicted() == ["rg_1"]
+    assert 38 <= drive.evicts[0][0] <= 45
+    assert drive.evicts[0][1].quarantine == ()
+    incident = drive.incident("replica_lag")
+    assert incident.verdict.confidence is Confidence.CERTAIN
+    assert incident.state is State.RESOLVED
+    assert incident.milestones.rejoined_s is not None
+
+
+def test_without_an_error_of_its_own_it_is_told_and_left_in() -> None:
+    drive = Drive(SimFleet(3, 2, [at(30, fail_commits(["rg_1"], errored=[]))])).run(120)
+    assert lags(drive) == [("rg_1",)]
+    assert not drive.evicts
+    assert {hold.guard for _, hold in drive.holds} == {Guard.SPARED}
+
+
+def test_it_ends_when_it_has_not_turned_for_a_while() -> None:
+    config = KeeperConfig(observe=True)
+    drive = Drive(SimFleet(3, 2, [at(30, fail_commits(["rg_1"], 20))]), config).run(200)
+    incident = drive.incident("replica_lag")
+    assert (incident.state, incident.resolution) == (State.RESOLVED, "keeps up again")
+
+
+@pytest.mark.parametrize("errored", [["rg_0", "rg_1", "rg_2"], []], ids=["all err", "none errs"])
+def test_when_no_commit_goes_through_and_all_look_alike_nobody_is_accused(errored) -> None:
+    script = [at(30, fail_commits(["rg_0", "rg_1", "rg_2"], 60, errored=errored))]
+    drive = Drive(SimFleet(3, 2, script)).run(60)
+    incident = drive.incident("replica_lag")
+    assert (incident.culprits, incident.groups) == ((), ())
+    assert incident.severity is Severity.CRITICAL
+    assert "none goes through anywhere; who causes it cannot be told" in incident.verdict.reason
+    assert not drive.evicts
+    drive.run(140)
+    incident = drive.incident("replica_lag")
+    assert (incident.state, incident.resolution) == (State.RESOLVED, "commits go through again")
+
+
+def test_of_all_that_fail_the_only_one_with_an_error_is_named() -> None:
+    script = [at(30, fail_commits(["rg_0", "rg_1", "rg_2"], 60, errored=["rg_1"]))]
+    drive = Drive(SimFleet(3, 2, script)).run(60)
+    incident = drive.incident("replica_lag")
+    assert (incident.groups, incident.verdict.confidence) == (("rg_1",), Confidence.LIKELY)
+    assert incident.verdict.victims == ("rg_0.0", "rg_0.1", "rg_2.0", "rg_2.1")
+    assert incident.severity is Severity.CRITICAL
+    assert not drive.evicts
+
+
+def test_two_of_three_that_fail_are_no_minority() -> None:
+    drive = Drive(SimFleet(3, 1, [at(30, fail_commits(["rg_0", "rg_1"], 60))])).run(60)
+    assert lags(drive) == [()]
+    assert not drive.evicts
+
+
+# -- in and out of the quorum --------------------------------------------------------------------
+
+
+def test_a_group_that_restarts_again_and_again_flaps() -> None:
+    script = [at(30 + 25 * n, restart("rg_1")) for n in range(6)]
+    drive = Drive(SimFleet(3, 1, script)).run(190)
+    incident = drive.incident("replica_lag")
+    assert incident.groups == ("rg_1",)
+    assert "the quorum flaps: rg_1 came into it again 4 times" in incident.verdict.reason
+    assert not drive.evicts
+
+
+def test_a_crash_loop_is_told_beside_its_deaths() -> None:
+    script = [
+        line
+        for n in range(7)
+        for line in (at(30 + 30 * n, crash("rg_1.0")), at(35 + 30 * n, restart("rg_1")))
+    ]
+    drive = Drive(SimFleet(3, 1, script)).run(230)
+    assert lags(drive) == [("rg_1",)]
+    assert not drive.evicts
+
+
+def test_two_groups_that_flap_alike_accuse_nobody() -> None:
+    script = [at(30 + 25 * n, restart(f"rg_{g}")) for n in range(6) for g in (0, 1)]
+    drive = Drive(SimFleet(4, 1, script)).run(200)
+    assert lags(drive) == [()]
+
+
+def test_a_quorum_id_that_grows_for_nobody_is_told_and_accuses_nobody() -> None:
+    def restless(seen):
+        ticks = max(0, seen.tick - 30)
+        view = seen.lighthouse
+        return replace(seen, lighthouse=replace(view, quorum_id=view.quorum_id + ticks))
+
+    drive = Drive(SimFleet(3, 1), alter=restless).run(60)
+    incident = drive.incident("replica_lag")
+    assert (incident.culprits, incident.severity) == ((), Severity.WARNING)
+    assert "no group is seen to come or go" in incident.verdict.reason
+    assert not drive.evicts
+
+
+def test_three_restarts_are_no_loop() -> None:
+    script = [at(30 + 40 * n, restart("rg_1")) for n in range(3)]
+    assert not lags(Drive(SimFleet(3, 1, script)).run(200))
+
+
+# -- beats, and takes no part --------------------------------------------------------------------
+
+
+def test_a_group_that_beats_and_takes_no_part_is_named_after_two_timeouts() -> None:
+    drive = Drive(SimFleet(3, 2, [at(30, shut_out("rg_1"))])).run(170)
+    incident = drive.incident("replica_lag")
+    assert incident.groups == ("rg_1",)
+    assert 150 <= drive.fired[incident.id] <= 153
+    assert "sends heartbeats and is in no quorum" in incident.verdict.reason
+    assert not drive.evicts
+    assert [drive.seen[key].kind for key in drive.fired] == ["replica_lag"]
+
+
+def test_a_group_in_a_long_evaluation_may_stay_out() -> None:
+    ranks = ["rg_1.0", "rg_1.1"]
+    script = [at(30, pause(ranks, "evaluation", 300.0)), at(32, shut_out("rg_1", 320.0))]
+    assert not lags(Drive(SimFleet(3, 2, script)).run(330))
+
+
+def test_a_group_that_starts_may_stay_out() -> None:
+    script = [at(30, restart("rg_1", 200.0)), at(30, shut_out("rg_1", 250.0))]
+    assert not lags(Drive(SimFleet(3, 2, script)).run(300))
+
+
+def test_nobody_stays_out_of_a_quorum_that_commits_nothing() -> None:
+    script = [at(30, shut_out("rg_1")), at(30, lighthouse_down(300))]
+    assert not lags(Drive(SimFleet(3, 2, script)).run(300))
+
+
+# -- never: joiners, healers, victims, the evicted -----------------------------------------------
+
+
+@pytest.mark.parametrize("every_s", [10, 20, 40])
+def test_groups_that_join_one_after_another_are_none(every_s: int) -> None:
+    names = [f"rg_{g}" for g in range(8)]
+    script = [at(1, restart(name, 10 + every_s * n)) for n, name in enumerate(names[1:])]
+    assert not Drive(SimFleet(names, 1, script)).run(60 + 8 * every_s).fired
+
+
+def test_commits_that_fail_while_a_group_starts_or_is_gone_are_the_jobs_min_replicas() -> None:
+    """Nothing goes through before the last group is there; then one is evicted and comes back."""
+    every = ["rg_0", "rg_1", "rg_2"]
+    script = [
+        at(1, fail_commits(every, 60, errored=[])),
+        at(1, restart("rg_2", 58.0)),
+        at(100, hang("rg_1.0")),
+        at(112, fail_commits(["rg_0", "rg_2"], 8, errored=[])),
+    ]
+    assert not lags(Drive(SimFleet(every, 1, script)).run(180))
+
+
+@pytest.mark.parametrize("who", [["rg_1.0"], ["rg_0.0", "rg_1.0", "rg_2.0"]])
+def test_commits_that_numbers_vote_down_are_corrupt_state_and_no_lag(who) -> None:
+    fleet = SimFleet(3, 1, [at(30, nan(rank)) for rank in who])
+    fleet.losses = True
+    drive = Drive(fleet, KeeperConfig(observe=True)).run(100)
+    assert {drive.seen[key].kind for key in drive.fired} == {"state_corrupt"}
+
+
+def test_an_evicted_group_that_comes_back_is_none() -> None:
+    script = [at(30 + 60 * n, hang("rg_1.0")) for n in range(6)]
+    config = KeeperConfig(budget_per_hour=20, crash_loop_after=100)
+    drive = Drive(SimFleet(3, 1, script), config).run(420)
+    assert len(drive.evicts) >= 5
+    assert not lags(drive)
+
+
+def test_survivors_whose_commits_fail_for_a_hang_are_none() -> None:
+    script = [at(30, hang("rg_1.0")), at(33, fail_commits(["rg_0", "rg_2"], 60))]
+    config = KeeperConfig(observe=True)
+    assert not lags(Drive(SimFleet(3, 1, script), config).run(100))
+
+
+def test_victims_that_crash_and_come_back_again_and_again_are_none() -> None:
+    script = [at(30, hang("rg_1.0"))] + [
+        at(60 + 30 * n, restart(f"rg_{g}")) for n in range(8) for g in (0, 2)
+    ]
+    drive = Drive(SimFleet(3, 1, script), KeeperConfig(observe=True)).run(330)
+    assert not lags(drive)
+
+
+def test_a_restarted_monitor_counts_from_zero() -> None:
+    fleet = SimFleet(3, 2, [at(30, fail_commits(["rg_1"]))])
+    drive = Drive(fleet, KeeperConfig(observe=True)).run(33)
+    again = Drive(fleet, KeeperConfig(observe=True)).run(3)
+    assert not again.fired
+    assert not drive.fired
+
+
+def test_a_lighthouse_that_cannot_be_seen_adds_no_entries() -> None:
+    script = [at(30 + 20 * n, lighthouse_away(8.0)) for n in range(8)]
+    assert not Drive(SimFleet(3, 1, script)).run(220).fired
+
+
+def test_steps_that_count_otherwise_are_no_heals() -> None:
+    """A loop that numbers its steps in batches: every group's step runs ahead of its commits."""
+
+    def renumbered(seen):
+        return replace(
+            seen,
+            observations=tuple(
+                replace(one, outcome=replace(one.outcome, step=replace(
+                    one.outcome.step, committed_step=8 * (one.outcome.step.committed_step or 0))))
+                for one in seen.observations
+            ),
+        )  # fmt: skip
+
+    assert not Drive(SimFleet(3, 2), alter=renumbered).run(120).fired

@@ -1,0 +1,191 @@
+"""A monitor that is itself sick accuses nobody, and finds what is there when it is well again."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.names import RankName
+from monitor.policy import Guard
+from monitor.self_health import MOST, Condition, Health, SelfHealth, scaled
+from monitor.snapshot import Failure, Snapshot, Unreachable, Vitals
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, late, silent
+
+
+def tick(n: int = 0, lateness_s: float = 0.0, **vitals) -> Snapshot:
+    fleet = SimFleet(5, 2)
+    return replace(
+        fleet.snapshot(), tick=n, now_s=START_S + n, lateness_s=lateness_s, vitals=Vitals(**vitals)
+    )
+
+
+def lose(seen: Snapshot, ranks: list[str]) -> Snapshot:
+    gone = Unreachable(Failure.TIMEOUT, "no answer")
+    return replace(
+        seen,
+        observations=tuple(
+            replace(one, outcome=gone) if one.rank in ranks else one for one in seen.observations
+        ),
+    )
+
+
+def with_vitals(alter):
+    """What a pipeline is shown, with the monitor's own vitals in it."""
+
+    def show(seen: Snapshot) -> Snapshot:
+        return replace(seen, vitals=alter(seen.now_s - START_S, seen.now_s))
+
+    return show
+
+
+# -- the score -----------------------------------------------------------------------------------
+
+ALL = [f"rg_{g}.{i}" for g in range(5) for i in range(2)]
+EVIDENCE = [
+    ("well", tick(), Condition.WELL, 1, False),
+    ("late at the limit", tick(lateness_s=2.0), Condition.WELL, 1, False),
+    ("late", tick(lateness_s=2.1), Condition.LATE, 2, True),
+    ("paused", tick(lateness_s=30.0), Condition.LATE, 4, True),
+    ("two silent hosts", lose(tick(), ["rg_0.0", "rg_1.0"]), Condition.WELL, 1, False),
+    ("30 % silent", lose(tick(), ["rg_0.0", "rg_1.0", "rg_2.0"]), Condition.CUT_OFF, 2, True),
+    ("all silent", lose(tick(), ALL), Condition.CUT_OFF, 4, True),
+    ("starved", tick(starved=0.6), Condition.STARVED, 2, False),
+    ("disk full", tick(disk="disk is full"), Condition.CANNOT_WRITE, 1, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "scale", "holds"), [c[1:] for c in EVIDENCE], ids=[c[0] for c in EVIDENCE]
+)
+def test_each_evidence_has_its_state_its_weight_and_its_hold(seen, state, scale, holds) -> None:
+    health = SelfHealth(KeeperConfig()).push(seen)
+    assert (health.state, health.scale, health.hold is not None) == (state, scale, holds)
+
+
+def test_silent_targets_of_one_host_are_that_hosts_sickness() -> None:
+    seen = replace(tick(), observations=tick().observations[:6])  # three groups of two
+    assert SelfHealth(KeeperConfig()).push(lose(seen, ["rg_0.0", "rg_0.1"])) == Health()
+
+
+def test_the_score_rises_with_bad_ticks_is_bounded_and_decays_with_clean_ones() -> None:
+    own = SelfHealth(KeeperConfig())
+    scores = [own.push(tick(n, 5.0)).score for n in range(12)]
+    assert scores[:4] == [1, 2, 3, 4]
+    assert max(scores) == MOST
+    healths = [own.push(tick(20 + n)) for n in range(MOST + 1)]
+    assert [health.score for health in healths] == [6, 5, 4, 3, 2, 1, 0, 0]
+    assert [str(health.state) for health in healths] == ["recovering"] * 6 + ["well"] * 2
+    assert [health.hold is None for health in healths] == [False] * 6 + [True] * 2
+
+
+def test_a_silence_that_lasts_still_holds_and_scales_no_more() -> None:
+    own = SelfHealth(KeeperConfig())
+    seen = [own.push(lose(tick(n), ["rg_0.0", "rg_1.0", "rg_2.0"])) for n in range(60)]
+    assert seen[20].scale == 1 + MOST
+    assert (seen[-1].scale, seen[-1].state) == (1.0, Condition.CUT_OFF)
+    assert seen[-1].hold is not None
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_clock_that_jumps_is_said_once(jump_s: float) -> None:
+    own = SelfHealth(KeeperConfig())
+    states = []
+    for n in range(6):
+        wall_s = START_S + n + (jump_s if n >= 3 else 0.0)
+        states.append(str(own.push(tick(n, wall_s=wall_s)).state))
+    assert states == ["well", "well", "well", "clock_jumped", "well", "well"]
+
+
+def test_thresholds_scale_within_their_ranges() -> None:
+    config = KeeperConfig(stall_floor_s=5.0, silent_s=80_000.0)
+    assert scaled(config, 1.0) is config
+    changed = scaled(config, 4.0)
+    assert (changed.stall_floor_s, changed.stall_factor) == (20.0, 40.0)
+    assert changed.silent_s == 86_400.0
+    assert changed.min_replicas == config.min_replicas
+
+
+# -- on the fleet: nobody is accused by it, and real faults are found afterwards -----------------
+
+
+def then_a_hang_is_found(drive: Drive, at_s: float) -> None:
+    assert not drive.fired, [drive.seen[key].verdict.reason for key in drive.fired]
+    drive.fleet.script = [at(at_s, hang("rg_1.0"))]
+    drive.run(int(at_s) + 60 - len(drive.results))
+    assert drive.incident("not_entered").culprits == ("rg_1.0",)
+    assert drive.evicted() == ["rg_1"]
+    assert drive.evicts[0][0] - at_s < 10
+
+
+def test_a_monitor_that_pauses_30_s() -> None:
+    drive = Drive(SimFleet(3, 2, [at(30, late(30.0))])).run(40)
+    assert drive.results[-1].health.state is Condition.WELL
+    assert max(result.health.scale for result in drive.results) == 4
+    then_a_hang_is_found(drive, 100)
+
+
+def test_a_monitor_that_pauses_again_and_again() -> None:
+    drive = Drive(SimFleet(3, 2, [at(30, late(6.0, ticks=10))])).run(60)
+    then_a_hang_is_found(drive, 160)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
+def test_a_tick_that_loses_many_targets(share: float) -> None:
+    fleet = SimFleet(5, 2)
+    lost = random.Random(1).sample([rank.name for rank in fleet.ranks()], int(share * 10))
+    fleet.script = [at(30, silent(rank, 0.9)) for rank in lost]
+    drive = Drive(fleet).run(45)
+    assert [r.health.state for r in drive.results].count(Condition.CUT_OFF) == 1
+    then_a_hang_is_found(drive, 60)
+
+
+def test_a_monitor_that_loses_many_targets_for_a_minute() -> None:
+    fleet = SimFleet(5, 2)
+    fleet.script = [at(30, silent(f"rg_{g}.{i}", 60.0)) for g in (0, 1) for i in range(2)]
+    then_a_hang_is_found(Drive(fleet).run(100), 110)
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_clock_that_jumps_by_an_hour(jump_s: float) -> None:
+    alter = with_vitals(lambda at_s, now_s: Vitals(wall_s=now_s + (jump_s if at_s >= 30 else 0)))
+    drive = Drive(SimFleet(3, 2), alter=alter).run(40)
+    assert [str(r.health.state) for r in drive.results].count("clock_jumped") == 1
+    then_a_hang_is_found(drive, 60)
+
+
+def test_a_full_disk_holds_evictions_and_hides_no_fault() -> None:
+    alter = with_vitals(lambda at_s, _: Vitals(disk="disk is full" if 20 <= at_s < 60 else None))
+    drive = Drive(SimFleet(3, 2, [at(30, hang("rg_1.0"))]), alter=alter).run(100)
+    incident = drive.incident("not_entered")
+    assert drive.fired[incident.id] < 40
+    assert [hold.guard for _, hold in drive.holds] == [Guard.SELF_DOUBT]
+    assert [(at_s, evict.group) for at_s, evict in drive.evicts] == [(60.0, "rg_1")]
+
+
+def test_a_starved_monitor_finds_a_hang_later_and_still_evicts() -> None:
+    calm = Drive(SimFleet(3, 2, [at(30, hang("rg_1.0"))])).run(90)
+    alter = with_vitals(lambda _, __: Vitals(starved=0.9))
+    drive = Drive(SimFleet(3, 2, [at(30, hang("rg_1.0"))]), alter=alter).run(90)
+    assert drive.evicted() == ["rg_1"]
+    assert 4 < drive.evicts[0][0] - calm.evicts[0][0] < 8
+
+
+def test_a_hang_during_a_pause_of_the_monitor_is_named_right_after_it() -> None:
+    drive = Drive(SimFleet(3, 2, [at(30, late(30.0)), at(35, hang("rg_1.0"))])).run(80)
+    assert drive.incident("not_entered").culprits == ("rg_1.0",)
+    assert drive.evicted() == ["rg_1"]
+
+
+def test_a_lost_host_of_a_small_fleet_does_not_stop_the_keeper() -> None:
+    script = [at(20, silent(f"rg_2.{i}", 1e9)) for i in range(2)] + [at(60, hang("rg_1.0"))]
+    drive = Drive(SimFleet(4, 2, script)).run(100)
+    assert "rg_1" in drive.evicted()
+
+
+def test_a_late_tick_delays_no_more_than_its_score() -> None:
+    fleet = SimFleet(3, 1, [at(30, hang("rg_1.0")), at(36.5, late(30.0))])
+    drive = Drive(fleet).run(60)
+    assert drive.evicted() == ["rg_1"]
+    assert {h.guard for _, h in drive.holds} <= {Guard.SELF_DOUBT}
+    assert RankName("rg_1.0") in drive.incident("not_entered").culprits

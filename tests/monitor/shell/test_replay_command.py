@@ -1,0 +1,188 @@
+"""`lightkeeper replay`: stories first, what if side by side, and one line when it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from monitor.cli import main
+from monitor.commands.replay_options import parse_time
+from monitor.config import KeeperConfig
+from monitor.pipeline import Pipeline
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
+from tests.monitor.journal.tape import Tape
+
+
+def journal(folder: Path, *, observe: bool = False, files: int = 3) -> Path:
+    """A hang at 20 s in 60 ticks, in three files."""
+    config = KeeperConfig(observe=observe)
+    tape = Tape(Pipeline(config), config, turn_every=60 // files)
+    Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config, pipeline=tape).run(60)
+    for number in range(files):
+        name = f"journal-20260101T00000{number}.000000Z-{number + 1:04d}.gz"
+        (folder / name).write_bytes(tape.packed(number))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return journal(tmp_path_factory.mktemp("live"))
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return journal(tmp_path_factory.mktemp("observed"), observe=True)
+
+
+def test_a_folder_is_replayed_with_every_story_and_decision(live: Path, capsys) -> None:
+    assert main(["replay", str(live), "--check"]) == 0
+    text = capsys.readouterr().out
+    assert "60 ticks, " in text
+    assert "decided as it was live" in text
+    assert "not_entered-rg_1.0-1000026000: not_entered, resolved" in text
+    assert "rg_1.0 stands still in 'forward'" in text
+    assert "left_quorum" in text
+    assert "evict" in text
+
+
+def test_as_json_it_is_for_programs(live: Path, capsys) -> None:
+    assert main(["replay", str(live), "--format", "json", "--ticks"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["schema"], body["ticks"], body["same"]) == (1, 60, True)
+    assert [one["state"] for one in body["incidents"]] == ["resolved"]
+    assert [(one["action"], one["group"], one["tick"]) for one in body["decisions"]] == [
+        ("evict", "rg_1", 28)
+    ]
+    assert len(body["timeline"]) == 60
+    assert body["timeline"][27]["verdicts"][0]["culprits"] == ["rg_1.0"]
+
+
+def test_every_tick_can_be_shown(live: Path, capsys) -> None:
+    assert main(["replay", str(live), "--ticks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if " tick 28: " in line]
+    assert line.endswith("tick 28: 3 ranks; not_entered rg_1.0; evict rg_1")
+
+
+def test_what_if_says_side_by_side_who_would_have_been_evicted(observed: Path, capsys) -> None:
+    assert main(["replay", str(observed), "--set", "observe=false"]) == 0
+    text = capsys.readouterr().out
+    assert "what if: observe=False (was True)" in text
+    assert "held: observe" in text
+    assert "an eviction in a what-if changes nothing of what was observed" in text
+    assert main(["replay", str(observed), "--set", "stall_floor_s=12", "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    (pair,) = body["compared"]
+    assert (pair["culprits"], pair["same"]) == (["rg_1.0"], False)
+    assert pair["what_if"]["fired_s"] == pair["live"]["fired_s"] + 7
+    assert body["changes"] == {"stall_floor_s": {"live": 5.0, "what_if": 12.0}}
+    assert body["conjecture_from_s"] is None
+
+
+def test_thresholds_come_from_a_file_as_well(observed: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "x.toml").write_text("stall_floor_s = 12\nobserve = true\n")
+    (tmp_path / "x.json").write_text('{"stall_floor_s": 12}')
+    for name in ("x.toml", "x.json"):
+        words = ["replay", str(observed), "--config", str(tmp_path / name), "--format", "json"]
+        assert main(words) == 0
+        (pair,) = json.loads(capsys.readouterr().out)["compared"]
+        assert pair["what_if"]["fired_s"] == START_S + 34
+
+
+def test_a_span_shows_what_was_still_open_in_it(live: Path, capsys) -> None:
+    span = ["--from", str(START_S + 30), "--to", str(START_S + 40)]
+    assert main(["replay", str(live), *span, "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["from_s"], body["to_s"], body["ticks"]) == (START_S + 30, START_S + 40, 11)
+    assert [one["id"] for one in body["incidents"]] == ["not_entered-rg_1.0-1000026000"]
+    assert body["decisions"] == []
+
+
+def test_one_file_from_the_middle_stands_alone(live: Path, capsys) -> None:
+    middle = sorted(live.iterdir())[1]
+    assert main(["replay", str(middle), "--check", "--format", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["ticks"], len(body["incidents"])) == (20, 1)
+
+
+def test_a_decision_that_is_not_as_live_is_status_1(
+    live: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monitor.policy._not_worth_it", lambda case: None)
+    monkeypatch.setattr("monitor.policy._GUARDS", ())
+    monkeypatch.setattr("monitor.policy._quarantine", lambda case: ())
+    assert main(["replay", str(live), "--check"]) == 1
+    out = capsys.readouterr().out
+    assert "not as live: tick 28: decisions[0].quarantine[0] was 'host-rg_1' live and is" in out
+
+
+def test_a_cut_file_is_replayed_up_to_the_cut(live: Path, tmp_path: Path, capsys) -> None:
+    data = min(live.iterdir()).read_bytes()
+    path = tmp_path / "journal-x.gz"
+    path.write_bytes(data[:-30])
+    assert main(["replay", str(path), "--check"]) == 0
+    assert "was cut short" in capsys.readouterr().out
+
+
+def test_damage_in_the_middle_is_status_2_after_what_came_before(
+    live: Path, tmp_path: Path, capsys
+) -> None:
+    for path in live.iterdir():
+        data = bytearray(path.read_bytes())
+        if path == sorted(live.iterdir())[1]:
+            data[-200] ^= 0x10
+        (tmp_path / path.name).write_bytes(data)
+    assert main(["replay", str(tmp_path), "--format", "json"]) == 2
+    out, err = capsys.readouterr()
+    body = json.loads(out)
+    assert 40 <= body["ticks"] < 60
+    assert body["same"] is True  # the third file goes on with the memory in its head
+    assert err.count("\n") == 1
+    assert "damaged" in err
+    assert "(after tick " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nowhere"], "nowhere: No such file or directory"),
+        (["."], ".: no journal in this folder (journal-*.gz)"),
+        (["LIVE", "--set", "hang_threshold=3"], "unknown option hang_threshold, expected one of"),
+        (["LIVE", "--set", "stall_floor_s"], "--set is 'stall_floor_s', expected NAME=VALUE"),
+        (["LIVE", "--set", "stall_floor_s=x"], "--set stall_floor_s is 'x', expected a number"),
+        (["LIVE", "--set", "stall_floor_s=0"], "stall_floor_s is 0.0, expected 0.1 to 86400"),
+        (["LIVE", "--set", "observe=1"], "--set observe is '1', expected true or false"),
+        (["LIVE", "--set", "tick_s=2", "--check"], "--check compares with what was decided live"),
+        (["LIVE", "--config", "nowhere"], "cannot read nowhere"),
+        (["LIVE", "--from", "noon"], "'noon' is no time; expected 17:04"),
+        (["LIVE", "--from", "20", "--to", "10"], "--from 20 is after --to 10"),
+        (["LIVE", "--to", "10"], "no tick in this span"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_used_is_one_line_and_status_2(
+    words: list[str], line: str, live: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", *[str(live) if word == "LIVE" else word for word in words]]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"lightkeeper: {line}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ['{"a": [}', "[1]", '{"stall_floor_s": "x"}', '{"observe": 1}'])
+def test_a_configuration_that_is_none_is_one_line(text: str, live: Path, tmp_path, capsys) -> None:
+    (tmp_path / "x.json").write_text(text)
+    assert main(["replay", str(live), "--config", str(tmp_path / "x.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_times_are_read_in_every_usual_form() -> None:
+    noon = parse_time("1970-01-12T12:00:00+00:00", START_S)
+    assert noon == 993_600.0
+    assert parse_time("993600", START_S) == noon
+    local = parse_time("13:46:40", START_S)
+    assert abs(local - START_S) <= 14 * 3600
+    assert parse_time("1970-01-12 13:46:40Z", START_S) == START_S
