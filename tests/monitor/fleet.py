@@ -104,6 +104,7 @@ class SimRank:
     nth: int = 0
     tokens: int = 0
     tokens_a_step: int = 0
+    failures: int = 0
     committed: int | None = None
     log: list[tuple[int, int, float, dict[str, float]]] = field(default_factory=list)
     """Attempt, step, end and seconds so far, of each step committed."""
