@@ -31,6 +31,11 @@ class KeeperConfig:
     stall_floor_s: float = 5.0
     """No rank is called hung before. Lower is faster; a page-cache miss or a descheduled
     process of 1 to 3 s is common on a busy host (facts/trainer.md section 4)."""
+    undeclared_floor_s: float = 30.0
+    """No rank is called hung before where its loop does not say what it does: between steps, or
+    when it reports no phases. A checkpoint or an evaluation that nobody declared looks like that.
+    Half of TorchFT's 60 s, after which the others give up; lower finds hangs there sooner and
+    accuses such a pause when it comes for the first time."""
     stall_factor: float = 10.0
     """Hung after this many learned step times (or the floor). Lower accuses slow steps."""
     unwitnessed_factor: float = 3.0
@@ -276,6 +281,7 @@ _DAY: Final = 86_400.0
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "tick_s": (0.05, 60),
     "stall_floor_s": (0.1, _DAY),
+    "undeclared_floor_s": (0, _DAY),
     "stall_factor": (1, 1e6),
     "unwitnessed_factor": (1, 1e6),
     "warm_up_commits": (0, 1e6),

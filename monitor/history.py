@@ -46,6 +46,8 @@ HEARTBEAT_TIMEOUT_S: Final = 5.0
 """The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
 OUTSIDE: Final = "outside of collectives"
 """What a rank that reports no phases is said to be in, when it is in no collective."""
+UNDECLARED: Final = "other"
+"""What the reporter calls the time between phases."""
 INSIDE: Final = "inside a collective"
 """Where ranks stand that are all in one and wait for its end."""
 
@@ -380,7 +382,7 @@ class History:
         report = track.report
         if track.rank in self.inside and track.still_sweeps == 0:
             self._learn_inside(track, before, since_s)
-        if report is None or self.starting(track) or before.process.state in ("T", "t"):
+        if report is None or self.starting(track) or before.process.stopped:
             return
         for phase, span_s in _pauses(before, report, since_s):
             if span_s <= 0:

@@ -1,8 +1,9 @@
 """How long a rank may stand still before it is called hung, and why so long.
 
-Theory of operation. The longest of what speaks for the rank counts: the floor; its learned step
-time; a pause of the same kind that it, its role, or peers at this very moment made; the budgets of
-declared phases, of healing and of the first steps. Each has a source, which the verdict states.
+Theory of operation. The longest of what speaks for the rank counts: the floor, a higher one where
+nobody says what it does; its learned step time; a pause of the same kind that it, its role, or
+peers at this very moment made; the budgets of declared phases, of healing and of the first steps.
+Each has a source, which the verdict states.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from monitor.detectors.wording import seconds
-from monitor.history import FINISHED_PHASE, History, RankTrack
+from monitor.history import FINISHED_PHASE, OUTSIDE, UNDECLARED, History, RankTrack
 from worker_server.wire import LONG_PHASES
 
 _SEEN_OFTEN = 3
@@ -49,6 +50,14 @@ def allowance(history: History, track: RankTrack) -> Allowance:
         )
         best = max(best, longer, key=lambda one: one.span_s)
     return best
+
+
+def undeclared(history: History, track: RankTrack) -> Allowance | None:
+    """What one has who is in no collective and does not say what it does; None: it says."""
+    if track.doing not in (OUTSIDE, UNDECLARED):
+        return None
+    floor_s = history.config.undeclared_floor_s
+    return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
 
 
 def _ordinary(history: History, track: RankTrack) -> Allowance:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from monitor.detectors.outside import inside_across, missed
-from monitor.detectors.patience import Allowance, allowance
+from monitor.detectors.patience import Allowance, allowance, undeclared
 from monitor.detectors.standing import Standing
 from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
@@ -199,6 +199,9 @@ def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
         return allowed
     if standing is Standing.LEFT:  # part of its stall it may have waited for its peers to enter
         return allowed.times(longer, "a peer left the collective")
+    floor = undeclared(history, track)
+    if floor is not None and floor.span_s > allowed.span_s:
+        allowed = floor
     if graph.fleet_pauses:
         budget_s = history.config.long_phase_budget_s
         if budget_s > allowed.span_s:
@@ -232,7 +235,7 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.SILENT
     if not report.process.alive:
         return Standing.DEAD
-    if report.process.state in ("T", "t"):
+    if report.process.stopped:
         return Standing.STOPPED
     frozen_s = report.process.interpreter_age_s
     if frozen_s is not None and frozen_s >= history.hang_after_s(track):

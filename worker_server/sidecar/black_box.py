@@ -264,7 +264,7 @@ class BlackBox:
         process = self.process()
         if process.alive:
             try:
-                taken = self._stacks.take(pause=process.state not in ("T", "t"), native=native)
+                taken = self._stacks.take(pause=not process.stopped, native=native)
             except StacksError as exc:
                 if not self._process.wait_death(0):  # else it died meanwhile
                     return self._stacks_from_inside(exc, native=native)

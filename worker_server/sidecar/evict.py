@@ -42,4 +42,4 @@ def evict(rank: RankProcess, view: wire.Process, grace_s: float) -> Eviction:
 
 def _can_hear(view: wire.Process) -> bool:
     deaf = view.interpreter_age_s is not None and view.interpreter_age_s > INTERPRETER_DEAF_S
-    return view.state not in ("T", "t") and not deaf
+    return not view.stopped and not deaf

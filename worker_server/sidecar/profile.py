@@ -79,7 +79,7 @@ class Profiles:
                 self._check(process)
                 if waited_s > _TAKEN_UP_S:
                     raise ProfileError(503, f"the rank did not take up the request; {_STACKS}")
-            elif process.state in ("T", "t"):
+            elif process.stopped:
                 raise ProfileError(503, f"the rank was stopped while it was profiled; {_STACKS}")
             elif waited_s > _SLOWER * duration_s + _SPARE_S:
                 raise ProfileError(503, f"no trace within {waited_s:.0f} s; {_STACKS}")
@@ -91,7 +91,7 @@ class Profiles:
     def _check(self, process: wire.Process) -> None:
         if not process.alive:
             raise ProfileError(410, "the rank is dead")
-        if process.state in ("T", "t"):
+        if process.stopped:
             raise ProfileError(503, f"the rank is stopped; {_STACKS}")
         age_s = process.interpreter_age_s
         if age_s is not None and age_s > _DEAF_S:

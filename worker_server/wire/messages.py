@@ -108,6 +108,11 @@ class Process:
     interpreter_age_s: float | None = None
     """Since the rank's interpreter last ran a Python thread; grows while the GIL is held."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal or a debugger keeps it from running."""
+        return self.state in ("T", "t")
+
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:

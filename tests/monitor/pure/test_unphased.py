@@ -30,33 +30,33 @@ def attached(groups: int, size: int, *script, across: bool = True) -> SimFleet:
 
 
 @pytest.mark.parametrize("phase", ["data", "forward", "backward"])
-def test_a_hang_of_a_rank_that_only_attached_fires_7_s_after_it_on_its_groups_records(
+def test_a_hang_of_a_rank_that_only_attached_fires_32_s_after_it_on_its_groups_records(
     phase,
 ) -> None:
-    drive = Drive(attached(2, 2, at(20, hang("rg_1.1", phase)))).run(40)
+    drive = Drive(attached(2, 2, at(20, hang("rg_1.1", phase)))).run(60)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_1.1",)
-    assert drive.fired[incident.id] <= 27.0
+    assert drive.fired[incident.id] <= 52.0
     evidence = incident.verdict.evidence
     assert evidence["source"] == "flight records, found by heads at 1 s polls"
-    assert evidence["threshold"] == "5 s floor"
+    assert evidence["threshold"] == "30 s where no phase is declared"
     assert incident.verdict.victims == ("rg_0.0", "rg_0.1", "rg_1.0")
 
 
 def test_names_the_rank_that_hangs_even_when_it_is_rank_zero() -> None:
-    drive = Drive(attached(2, 2, at(20, hang("rg_0.0")))).run(40)
+    drive = Drive(attached(2, 2, at(20, hang("rg_0.0")))).run(60)
     assert drive.incident("not_entered").culprits == ("rg_0.0",)
 
 
 def test_a_plain_job_of_one_group_is_diagnosed_as_well() -> None:
-    drive = Drive(attached(1, 4, at(20, hang("rg_0.2")), across=False)).run(40)
+    drive = Drive(attached(1, 4, at(20, hang("rg_0.2")), across=False)).run(60)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_0.2",)
-    assert drive.fired[incident.id] <= 27.0
+    assert drive.fired[incident.id] <= 52.0
 
 
 def test_a_group_of_one_rank_is_missed_in_torchfts_own_group() -> None:
-    drive = Drive(attached(3, 1, at(20, hang("rg_1.0")))).run(40)
+    drive = Drive(attached(3, 1, at(20, hang("rg_1.0")))).run(60)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_1.0",)
     assert incident.verdict.confidence is Confidence.LIKELY
@@ -66,7 +66,7 @@ def test_a_group_of_one_rank_is_missed_in_torchfts_own_group() -> None:
 
 def test_a_rank_that_has_not_asked_for_the_quorum_is_missed_there() -> None:
     script = [at(20, pause(["rg_1.0"], "other", DAY_S))]
-    drive = Drive(SimFleet(3, 1, script, source="torchft")).run(40)
+    drive = Drive(SimFleet(3, 1, script, source="torchft")).run(60)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_1.0",)
     assert incident.verdict.victims == ("rg_0.0", "rg_2.0")
@@ -79,7 +79,7 @@ def test_where_no_wait_can_be_seen_nobody_is_accused() -> None:
 
 def test_a_frameworks_phases_accuse_nobody_but_heads_and_records_do() -> None:
     script = [at(20, hang("rg_1.1", "backward"))]
-    drive = Drive(SimFleet(2, 2, script, source="lightning")).run(40)
+    drive = Drive(SimFleet(2, 2, script, source="lightning")).run(60)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_1.1",)
     assert "flight records" in incident.verdict.evidence["source"]
@@ -87,14 +87,14 @@ def test_a_frameworks_phases_accuse_nobody_but_heads_and_records_do() -> None:
 
 @pytest.mark.parametrize("fault", [stop, gil], ids=["SIGSTOP", "GIL held"])
 def test_a_process_that_cannot_run_is_named_by_the_operating_system(fault) -> None:
-    drive = Drive(attached(2, 2, at(20, fault("rg_1.1")))).run(40)
+    drive = Drive(attached(2, 2, at(20, fault("rg_1.1")))).run(60)
     incident = drive.incident("not_entered")
     assert incident.culprits == ("rg_1.1",)
     assert incident.verdict.evidence["source"] == "the operating system's view of the process"
 
 
 def test_a_mismatch_needs_no_steps() -> None:
-    drive = Drive(attached(3, 3, at(20, mismatch("rg_1.1")))).run(40)
+    drive = Drive(attached(3, 3, at(20, mismatch("rg_1.1")))).run(60)
     assert drive.incident("mismatch").culprits == ("rg_1.1",)
 
 
@@ -109,9 +109,9 @@ def without_records(snapshot: Snapshot) -> Snapshot:
 
 
 def test_without_records_it_is_told_later_and_nobody_is_evicted() -> None:
-    drive = Drive(attached(2, 2, at(20, hang("rg_1.1"))), alter=without_records).run(60)
+    drive = Drive(attached(2, 2, at(20, hang("rg_1.1"))), alter=without_records).run(120)
     incident = drive.incident("not_entered")
-    assert drive.fired[incident.id] == 37.0
+    assert drive.fired[incident.id] == 112.0
     assert incident.verdict.confidence is Confidence.UNSURE
     assert not drive.evicts
 
@@ -121,16 +121,16 @@ def test_healthy_ranks_that_only_attached_pass_in_silence() -> None:
     script = [
         at(30, cpu_stall("rg_0.1", 3.0)),
         at(60, pause(names, "evaluation", 40.0)),
-        at(130, pause(["rg_0.0", "rg_0.1"], "checkpoint", 4.0)),
+        at(130, pause(["rg_0.0", "rg_0.1"], "checkpoint", 25.0)),
     ]
     assert not Drive(attached(2, 2, *script)).run(200).seen
 
 
 def test_a_pause_that_came_before_is_excused_without_phases_too() -> None:
     config = KeeperConfig(observe=True)
-    script = [at(20 + 80 * n, pause(["rg_1.0"], "other", 20.0)) for n in range(4)]
+    script = [at(20 + 80 * n, pause(["rg_1.0"], "other", 40.0)) for n in range(4)]
     drive = Drive(attached(3, 1, *script), config).run(320)
-    assert list(drive.fired.values()) == [27.0]
+    assert list(drive.fired.values()) == [52.0]
 
 
 def hidden(snapshot: Snapshot) -> Snapshot:
