@@ -119,7 +119,7 @@ def test_stalls_just_under_the_floor_that_come_often_raise_it() -> None:
 
 def test_where_pauses_come_every_50_steps_one_out_of_turn_gets_no_margin() -> None:
     script = [at(5, habit(["rg_1.0"], 50, "other", 35.0))]
-    script += [at(293, pause(["rg_1.0"], "other", DAY_S))]
+    script += [at(306, pause(["rg_1.0"], "other", DAY_S))]
     drive = Drive(SimFleet(3, 1, script), WATCHING).run(360)
     last = max(drive.seen.values(), key=lambda i: i.milestones.first_seen_s)
     assert "every 50 steps, not due now" in last.verdict.evidence["threshold"]
