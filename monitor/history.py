@@ -194,6 +194,8 @@ class History:
     """Who comes late to collectives, of ranks that report no phases."""
     pausing: frozenset[RankName] = frozenset()
     """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
+    left_s: dict[RankName, float] = field(default_factory=dict)
+    """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
     inside: frozenset[RankName] = frozenset()
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
     _records: dict[RankName, _Record] = field(default_factory=dict)

@@ -165,6 +165,7 @@ class Pipeline:
         wanted: tuple[RankName, ...] | None = ()
         if graph is not None:
             self._history.pausing, self._history.inside = graph.pausing, graph.all_in
+            self._history.left_s = graph.left_since(self._history)
             wanted = _guarded("records", failures, lambda: _wanted(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,

@@ -88,6 +88,13 @@ class WaitGraph:
         """Suspects who may be in a pause of their own; if they go on, it was one."""
         return frozenset(rank for rank in self.suspects if self.standing[rank] in _PAUSING)
 
+    def left_since(self, history: History) -> dict[RankName, float]:
+        """Ranks whose peers are through with the collective that they are in -> first seen so."""
+        gone = (Standing.LEFT, Standing.SILENT)
+        before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in gone}
+        now = (rank for rank, standing in self.standing.items() if standing is Standing.LEFT)
+        return dict.fromkeys(now, history.now_s) | before
+
     @property
     def all_in(self) -> frozenset[RankName]:
         """Ranks that stand in a collective from which nobody is missing."""
@@ -180,11 +187,15 @@ def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
 
 
 def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:
-    """How long a rank stands still; one without phases only while somebody is seen waiting for it.
+    """How long a rank stands still by itself.
 
-    What it did before they came nobody knows: all may have paused.
+    One without phases only while somebody is seen waiting for it: what it did before they came
+    nobody knows, all may have paused. One left behind since its peers were seen to be through:
+    before, it waited for them.
     """
     stall_s = history.tracks[rank].stall_s
+    if graph.standing[rank] is Standing.LEFT:
+        return min(stall_s, history.now_s - history.left_s.get(rank, history.now_s))
     if graph.standing[rank] is not Standing.OUTSIDE:
         return stall_s
     waits_s = (history.tracks[waiter].stall_s for waiter in graph._held_by.get(rank, ()))
@@ -197,7 +208,7 @@ def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
     standing = graph.standing[track.rank]
     if standing in (Standing.STOPPED, Standing.FROZEN):
         return allowed
-    if standing is Standing.LEFT:  # part of its stall it may have waited for its peers to enter
+    if standing is Standing.LEFT:  # its part of the data may still be under way
         return allowed.times(longer, "a peer left the collective")
     floor = undeclared(history, track)
     if floor is not None and floor.span_s > allowed.span_s:

@@ -68,7 +68,11 @@ def fired(monitor: Monitor, kind: str) -> dict[str, Any] | None:
 def test_a_plain_job_that_only_attached_is_diagnosed(tmp_path, fault, kind, source) -> None:
     told = tmp_path / "fault"
     port = free_port()
-    monitor = Monitor("--store", str(tmp_path / "monitor.db"), "--observe", port=port)
+    monitor = Monitor(
+        "--store", str(tmp_path / "monitor.db"), "--observe",
+        "--set", "undeclared_floor_s=5", "--set", "record_repeat_s=4", "--set", "restart_quiet_s=4",
+        port=port,
+    )  # fmt: skip
     try:
         monitor.ready()
         with plain_job(monitor, told, tmp_path / "run"):

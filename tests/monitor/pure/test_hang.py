@@ -179,6 +179,12 @@ def test_two_hung_groups_of_three_trip_the_breaker() -> None:
     assert Guard.BREAKER in {hold.guard for _, hold in drive.holds}
 
 
+def test_whoever_is_the_last_to_leave_a_collective_is_not_blamed_for_the_wait_for_others() -> None:
+    """rg_1.0 keeps its group waiting for 20 s; as it goes on, rg_1.1 gets no CPU for 3 s."""
+    script = [at(20, pause(["rg_1.0"], "other", 20.0)), at(39.5, cpu_stall("rg_1.1", 4.0))]
+    assert not Drive(SimFleet(2, 2, script)).run(60).seen
+
+
 def coarse(snapshot: Snapshot) -> Snapshot:
     """The same fleet, its steps told by a framework's callbacks instead of by the loop itself."""
 

@@ -88,7 +88,7 @@ def nuisances(draw, groups: int, size: int, until_s: int) -> list[At]:
                             rest([n for n in names if n.startswith("rg_0")], "checkpoint", 20.0),
                             silent(name, draw(st.floats(1, 20))),
                             late(draw(st.floats(0.5, 10)), draw(st.integers(1, 3))),
-                            lighthouse_away(draw(st.floats(1, 10))),
+                            lighthouse_away(draw(st.floats(1, 5))),
                         ]
                     )
                 ),
