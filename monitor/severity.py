@@ -17,15 +17,18 @@ STRAGGLER_COSTS_S: Final = 15.0
 def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severity:
     """Severity of a fault, from its latest verdict.
 
-    Critical: somebody waits for it, so the job (or a part of it) stands; or no rank can end it;
-    or what is known for certain cannot end by itself. Info: an unsure word that harms nobody, and a
-    straggler that has cost less than `costs_s`, which is what an eviction would.
+    Critical: somebody waits for it, so the job (or a part of it) stands; or no rank can end it; or
+    what is known for certain cannot end by itself; or the numbers of several groups are spoilt.
+    Info: an unsure word that harms nobody, and a straggler that has cost less than `costs_s`, which
+    is what an eviction would.
     """
     match verdict.kind:
         case Kind.STRAGGLER:
             return Severity.INFO if verdict.lost_s <= costs_s else Severity.WARNING
         case Kind.DEAD | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return Severity.CRITICAL if verdict.victims else Severity.WARNING
+        case Kind.STATE_CORRUPT if len(verdict.groups) > 1:
+            return Severity.CRITICAL  # whoever was first, the job as a whole is being spoilt
         case _:  # hangs, mismatches, deadlocks, spoilt state
             if verdict.victims or verdict.confidence is Confidence.CERTAIN:
                 return Severity.CRITICAL

@@ -46,9 +46,11 @@ def _cycle(graph: Graph, witness: Witness, nodes: tuple[int, ...]) -> Root:
     culprits: set[int] = set()
     for one, other in combinations(collectives, 2):
         culprits.update(_conflict(graph, witness, one, other))
+    kind = Fault.ORDER_INVERSION
     if len(collectives) < len(sides) and not culprits:
         culprits.update(_out_of_habit(graph, witness, sides))
-    return _root(graph, nodes, Fault.ORDER_INVERSION, sides, tuple(sorted(culprits)))
+        kind = Fault.POINT_TO_POINT if culprits else kind
+    return _root(graph, nodes, kind, sides, tuple(sorted(culprits)))
 
 
 def _out_of_habit(graph: Graph, witness: Witness, sides: Sequence[_Side]) -> tuple[int, ...]:
@@ -138,10 +140,10 @@ def _root(
     ]
     reason = f"{wording.joined(said)}, and each waits for the other: "
     match kind:
+        case Fault.POINT_TO_POINT if culprits:
+            end = f"{wording.ranks(job, culprits)} never called that at this place before."
         case Fault.POINT_TO_POINT:
             end = "the sends and receives are in an order that cannot work."
-        case _ if culprits and any(side.stuck.transfer is not None for side in sides):
-            end = f"{wording.ranks(job, culprits)} never called that at this place before."
         case _ if culprits:
             end = f"{wording.ranks(job, culprits)} took them in another order than the others."
         case _:

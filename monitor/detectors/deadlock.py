@@ -5,8 +5,8 @@ the members wait for each other in a circle (order inversion), for a send that n
 are all inside the same collective (class H3) is told by their flight records, see `recorded`.
 Inconsistent calls are the mismatch detector's; they too can stand in a circle, and explain it.
 
-Of those all inside the same collective the records may name the rank whose GPU is behind. Where
-they do not, it is still the group that is stuck, as long as it is the only one and all others are
+Of those all inside the same collective the records may name the rank whose GPU is behind, and of a
+circle who called out of order. Where they do not, it is still the group that is stuck, as long as it is the only one and all others are
 seen waiting for it. Then the group is accused as a whole, once the collective lasts longer than any
 healthy one. Two stuck groups are "cannot tell": they may share a switch.
 """
@@ -26,7 +26,9 @@ _KINDS: Final = (
     Fault.ORDER_INVERSION, Fault.POINT_TO_POINT, Fault.GPU_BEHIND, Fault.STUCK_INSIDE,
     Fault.TIMED_OUT,
 )  # fmt: skip
-_THE_GROUPS: Final = (Fault.STUCK_INSIDE, Fault.TIMED_OUT)
+_THE_GROUPS: Final = (
+    Fault.STUCK_INSIDE, Fault.TIMED_OUT, Fault.POINT_TO_POINT, Fault.ORDER_INVERSION,
+)  # fmt: skip
 """Told of a group where no rank of it can be told."""
 _EXCUSES: Final = (Standing.DEAD, Standing.SILENT)
 

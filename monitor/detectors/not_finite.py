@@ -174,9 +174,15 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
     group, step = nearest[0].group, nearest[0].spoilt.first_step
     others = [t for t in history.present() if t.group != group and _says(t)]
     poisoned = tuple(sorted(t.rank for t in others if _in_spell(t)))
-    where = "its own loss or gradient"
-    if nearest[0].spoilt.where != "local":
-        where = "the sum of its group"
+    local = nearest[0].spoilt.where == "local"
+    where = "its own loss or gradient" if local else "the sum of its group"
+    spare = _spare(
+        history,
+        run=max(case.spoilt.run for case in nearest),
+        step=step,
+        everybody=len(poisoned) == len(others) > 0,
+    )
+    shared = not local and len(ranks) > 1  # whose it is only matters less once the group has to go
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
@@ -187,18 +193,14 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
             f"{listed(poisoned)} followed"
             if poisoned
             else "every other group was finite in that step"
-        ),
-        confidence=Confidence.LIKELY,
+        )
+        + ("; whose part of the sum it was cannot be told" if shared else ""),
+        confidence=Confidence.UNSURE if shared and spare else Confidence.LIKELY,
         since_s=min(case.since_s for case in nearest),
         victims=poisoned,
         evidence={case.rank: _seen(case.spoilt) for case in cases},
         signature="state_corrupt:not_finite",
-        spare=_spare(
-            history,
-            run=max(case.spoilt.run for case in nearest),
-            step=step,
-            everybody=len(poisoned) == len(others) > 0,
-        ),
+        spare=spare,
     )
 
 

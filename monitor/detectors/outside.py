@@ -43,7 +43,7 @@ def missed(
         for rank in one.absent:
             if standing[rank] is Standing.UNKNOWN:
                 found.setdefault(rank, set()).update(one.joined)
-    unknown = [track for track in tracks if standing[track.rank] is Standing.UNKNOWN]
+    unknown = [track for track in tracks if _may_be_outside(track, standing[track.rank])]
     if unknown:
         lanes: dict[int, list[RankTrack]] = {}
         for track in tracks:
@@ -58,6 +58,16 @@ def missed(
     return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(found.items())}
 
 
+def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
+    """Whether a rank may be in no collective at all: it does not say, or says only that it waits.
+
+    Of one that says so, and whose collectives across groups are seen, that it is in none counts.
+    """
+    if standing is not Standing.WAITING:
+        return standing is Standing.UNKNOWN
+    return track.phased and bool([*_across(track)]) and not inside_across(track)
+
+
 def _across(track: RankTrack) -> Iterable[GroupHead]:
     heads = () if track.report is None else track.report.heads
     return (head for head in heads if head.name.startswith(ACROSS))
@@ -70,6 +80,8 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
     if any(_not_entered(head, mate, track) for head in _across(mate)):
         return True
     ours, theirs = track.step, mate.step
+    if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
+        return False
     if ours is None or theirs is None or inside_across(mate):
         return False
     if not ours.source == theirs.source == _QUORUMS:
@@ -85,7 +97,7 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     if known is None:
         return False  # it is in no such group: nobody waits for it there
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id
-    return known.enqueued < head.inside if same else True
+    return known.enqueued < head.inside if same else not track.phased
 
 
 def _place(step: StepState) -> int:

@@ -14,7 +14,7 @@ from math import inf
 
 from monitor.detectors.wording import seconds
 from monitor.history import FINISHED_PHASE, OUTSIDE, UNDECLARED, History, RankTrack
-from worker_server.wire import LONG_PHASES
+from worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length is believed instead of the budget."""
@@ -54,7 +54,7 @@ def allowance(history: History, track: RankTrack) -> Allowance:
 
 def undeclared(history: History, track: RankTrack) -> Allowance | None:
     """What one has who is in no collective and does not say what it does; None: it says."""
-    if track.doing not in (OUTSIDE, UNDECLARED):
+    if track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE):
         return None
     floor_s = history.config.undeclared_floor_s
     return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")

@@ -62,19 +62,22 @@ class Memory:
 
 
 def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
-    """The flight records that the detectors had of those concerned, all of one tick."""
+    """The flight records that the detectors had of those concerned, all of one tick.
+
+    Of that in which the first of them was read, a culprit: others were read since for what they do.
+    """
     held = {one.rank: seen.records[one.rank] for one in whom.asked if one.rank in seen.records}
     of_now = {
         one.rank: held[one.rank]
         for one in whom.asked
         if one.rank in held and held[one.rank][1].identity.incarnation == one.identity.incarnation
     }
-    newest_s = max((at_s for at_s, _ in of_now.values()), default=None)
+    first_s = next((at_s for at_s, _ in of_now.values()), None)
     kind = next(kind for kind in KINDS if kind.name == RECORD)
     return [
         Part(rank, kind, Status.OK, _dump(to_json(record)), taken_s=at_s)
         for rank, (at_s, record) in of_now.items()
-        if at_s == newest_s
+        if at_s == first_s
     ]
 
 

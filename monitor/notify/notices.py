@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import quote
 
-from monitor.detectors.verdict import Confidence, Kind
 from monitor.incident import Incident, State
 from monitor.names import IncidentId
 from monitor.policy import Guard
@@ -123,7 +122,7 @@ def _fires(one: Incident, url: str) -> Notice:
         key=one.fingerprint,
         event=Event.INCIDENT,
         incident_id=one.id,
-        severity=severity(one),
+        severity=one.severity.value,
         title=f"{', '.join(one.culprits[:8]) or 'lightkeeper'}: {one.kind.replace('_', ' ')}",
         text=one.verdict.reason,
         since_s=one.milestones.firing_s or one.milestones.first_seen_s,
@@ -145,7 +144,7 @@ def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None
         key=f"held {row.guard} {one.fingerprint}",
         event=Event.HELD,
         incident_id=one.id,
-        severity="critical" if severity(one) == "critical" else "warning",
+        severity=max(one.severity.value, "warning", key=LOUDNESS.index),
         title=f"{', '.join(one.groups) or 'lightkeeper'}: nobody is evicted ({row.guard}), "
         "a person has to decide",
         text=f"{row.reason}. {one.verdict.reason}",
@@ -186,15 +185,6 @@ LOUDNESS: Final = ("info", "warning", "critical")
 def louder(now: Notice, before: Notice) -> bool:
     """Whether a notice got worse since it was told: that is news."""
     return LOUDNESS.index(now.severity) > LOUDNESS.index(before.severity)
-
-
-def severity(one: Incident) -> str:
-    """How loud: what the incident itself says, where it says so."""
-    known = str(getattr(one, "severity", ""))
-    if known in LOUDNESS:
-        return known
-    unsure = one.verdict.confidence is Confidence.UNSURE
-    return "warning" if unsure or one.kind is Kind.STRAGGLER else "critical"
 
 
 def page_of(url: str, incident_id: str) -> str:

@@ -134,7 +134,7 @@ _CLASSES: Final = (
     ),
     FaultClass(
         "p2p-circle", "every rank of a group waits for a message of the next",
-        _mismatch("receive"), _TANGLED, _PAIRS, limit_s=90.0, whom=Whom.GROUP, everybody=True,
+        _mismatch("receive"), _TANGLED, _PAIRS, limit_s=120.0, whom=Whom.GROUP, everybody=True,
     ),
     FaultClass(
         "slow-compute", "3, 5 or 8 times slower from then on", _slow("slow"), _SLOW,

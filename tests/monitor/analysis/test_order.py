@@ -70,7 +70,7 @@ PAIR = {"metrics": (0, 1)}
 def test_who_receives_where_it_always_reduced_is_named_of_two_that_wait_for_each_other() -> None:
     ranks = {0: [*STEP * 4, recv(1).open()], 1: [*STEP * 4, STEP[0].open()]}
     (found,) = analyse(job(ranks, PAIR, waited_s=60)).findings
-    assert (found.kind, found.culprits, found.victims) == (Fault.ORDER_INVERSION, (0,), (1,))
+    assert (found.kind, found.culprits, found.victims) == (Fault.POINT_TO_POINT, (0,), (1,))
     assert found.reason.endswith("rank 0 never called that at this place before.")
 
 

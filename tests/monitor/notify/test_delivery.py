@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.detectors.verdict import Confidence
+from monitor.detectors.verdict import Severity
 from monitor.names import GroupName, IncidentId
 from monitor.notify.sinks import Alertmanager, Slack, Webhook
 from monitor.policy import Guard
@@ -72,7 +72,7 @@ def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not
     make, receiver: Receiver
 ) -> None:
     sure = incident()
-    unsure = replace(sure, verdict=replace(sure.verdict, confidence=Confidence.UNSURE))
+    unsure = replace(sure, severity=Severity.WARNING)
     bench: Bench = make(webhook(receiver))
     for one in (unsure, unsure, sure, sure, unsure):
         bench.tell(one)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.detectors.verdict import Kind
+from monitor.detectors.verdict import Severity
 from monitor.notify.notices import Known, Notice, Status, notice_from_json, notice_to_json, notices
 from monitor.notify.sinks import (
     SIGNATURE,
@@ -135,17 +135,11 @@ def test_alertmanagers_alert_and_its_end() -> None:
     assert odd["endsAt"] == odd["startsAt"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "confidence", "severity"),
-    [("not_entered", "certain", "critical"), ("not_entered", "unsure", "warning"),
-     ("straggler", "certain", "warning"), ("mismatch", "likely", "critical")],
-)  # fmt: skip
-def test_how_loud(kind: str, confidence: str, severity: str) -> None:
-    one = incident()
-    verdict = replace(one.verdict, confidence=type(one.verdict.confidence)(confidence))
-    one = replace(one, kind=Kind(kind), verdict=verdict)
+@pytest.mark.parametrize("severity", list(Severity))
+def test_as_loud_as_the_incident(severity: Severity) -> None:
+    one = replace(incident(), severity=severity)
     (made,) = notices(Known(NOW_S, (one,), {}, ()), url="", hold_s=0.0).values()
-    assert made.severity == severity
+    assert made.severity == severity.value
 
 
 def test_a_notice_survives_the_store() -> None:

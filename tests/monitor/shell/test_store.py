@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict, Guard, Hold
@@ -45,6 +45,7 @@ def incident(name: str = "inc-1", first_seen_s: float = 100.0, state: State = St
             Transition(first_seen_s + 2, "firing", "held for two sweeps"),
         ),
         last_seen_s=first_seen_s + 3,
+        severity=Severity.CRITICAL,
     )
 
 
