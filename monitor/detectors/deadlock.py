@@ -6,9 +6,10 @@ are all inside the same collective (class H3) is told by their flight records, s
 Inconsistent calls are the mismatch detector's; they too can stand in a circle, and explain it.
 
 Of those all inside the same collective the records may name the rank whose GPU is behind, and of a
-circle who called out of order. Where they do not, it is still the group that is stuck, as long as it is the only one and all others are
-seen waiting for it. Then the group is accused as a whole, once the collective lasts longer than any
-healthy one. Two stuck groups are "cannot tell": they may share a switch.
+circle who called out of order. Where they do not, it is still the group that is stuck, as long as
+it is the only one and all others are seen waiting for it. Then the group is accused as a whole,
+once it lasts longer than any healthy collective. Two stuck groups are "cannot tell": they may share
+a switch.
 """
 
 from __future__ import annotations
