@@ -2,7 +2,8 @@
 
 Gloo moves bytes: a rank that sums the same bytes as integers where its peers sum floats stops
 nobody (ALGORITHMS.md section 4). No suspicion leads there, so the records of small groups are read
-in turn, one group a tick at most, and what all of a group completed is compared by the analysis.
+in turn, one group a tick at most, and what all of a group completed is compared by the analysis. A
+group whose sum is not finite though its parts were comes first.
 
 Such a call is the program's, and an eviction would not take it back: it is shown, nobody goes.
 """
@@ -14,6 +15,7 @@ from math import inf
 from typing import Final
 
 from monitor.analysis.finding import Confidence, Fault, Finding
+from monitor.detectors.not_finite import spells
 from monitor.detectors.recorded import Opinion, opinion, sure
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.detectors.waits import WaitGraph
@@ -51,10 +53,21 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
         for group, members in history.groups().items()
         if _calm(history, members)
     }
+    spoilt = _spoilt_since(history)
+    due = {group: inf if age_s > spoilt.get(group, inf) else age_s for group, age_s in due.items()}
     oldest = max(due, key=lambda group: (due[group], group), default=None)
     if oldest is None or due[oldest] < sample_s:
         return ()
     return tuple(sorted(track.rank for track in history.groups()[oldest]))
+
+
+def _spoilt_since(history: History) -> Mapping[GroupName, float]:
+    """Groups whose sum of finite numbers was not finite, and for how many seconds: read at once."""
+    return {
+        one.group: history.now_s - one.since_s
+        for one in spells(history)
+        if one.spoilt.where == "group"
+    }
 
 
 def _calm(history: History, members: tuple[RankTrack, ...]) -> bool:

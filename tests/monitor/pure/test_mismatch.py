@@ -8,7 +8,7 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Snapshot, Unreachable
-from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch
+from tests.monitor.fleet import Drive, Fault, SimFleet, at, crash, hang, mismatch
 from worker_server.wire import RingEntry
 
 
@@ -131,6 +131,25 @@ def test_the_same_bytes_as_another_type_are_found_within_a_sample_and_evict_nobo
     assert drive.evicts == []
     assert {hold.guard for _, hold in drive.holds} == {Guard.SPARED}
     assert incident.resolution == "not seen any more"
+
+
+def spoils_the_sum(rank: str) -> Fault:
+    """Integers for floats: every part is finite, and the sum of the group is not."""
+
+    def do(fleet: SimFleet) -> None:
+        mismatch(rank, "dtype")(fleet)
+        for member in fleet.groups[fleet.rank(rank).group]:
+            fleet._spoil(member, "group")
+
+    return do
+
+
+def test_the_records_of_a_group_whose_sum_is_not_finite_are_read_at_once() -> None:
+    drive = Drive(SimFleet(2, 2, [at(40, spoils_the_sum("rg_1.1"))])).run(60)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == ("rg_1.1",)
+    assert drive.fired[incident.id] <= 45.0
+    assert drive.evicts == []
 
 
 def test_a_silent_mismatch_explains_no_hang_of_its_group() -> None:
