@@ -146,7 +146,7 @@ _CLASSES: Final = (
     ),
     FaultClass(
         "slow-link", "sends with a 3rd, 5th or 8th of a fair rate", _slow("slow-link"), _SLOW,
-        limit_s=180.0, settle_s=20.0,
+        limit_s=120.0, settle_s=80.0,
         open_question="a ring moves at the pace of its slowest link for everybody",
     ),
     FaultClass(
