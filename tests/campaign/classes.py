@@ -213,14 +213,15 @@ class Run:
 
 
 def plan(names: list[str], runs: int, seed: int, shapes: list[str]) -> list[Run]:
-    """All runs, shape by shape, the classes in turn; each depends on its own name only."""
+    """All runs in these shapes, shape by shape, classes in turn; each depends on its name only."""
     found = []
     for name in names:
         one = CLASSES[name]
-        mine = [shape for shape in one.shapes if shape in shapes]
-        for number in range(runs if mine else 0):
+        for number in range(runs):
             random = Random(f"{seed}/{name}/{number}")
-            shape = mine[number % len(mine)]
+            shape = one.shapes[number % len(one.shapes)]
+            if shape not in shapes:
+                continue
             groups, ranks = SHAPES[shape]
             group = f"rg_{random.randrange(groups)}"
             rank = f"{group}.{random.randrange(ranks)}"
