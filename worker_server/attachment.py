@@ -18,6 +18,7 @@ from worker_server.complaint import complain
 from worker_server.environment import Settings
 from worker_server.frames import stacks_text
 from worker_server.identity import POD, identity_from
+from worker_server.integrations.compiler import declare_compilations
 from worker_server.page import layout
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter, StepReporter
@@ -129,6 +130,10 @@ def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:
         count_steps(reporter.from_source("optimizer"))
     except Exception as exc:  # noqa: BLE001
         _warn(f"lightkeeper does not count the optimizer's steps: {exc!r}")
+    try:
+        declare_compilations(reporter)
+    except Exception as exc:  # noqa: BLE001
+        _warn(f"lightkeeper does not see what torch.compile does: {exc!r}")
     try:
         from worker_server import collectives  # noqa: PLC0415  imports torch.distributed
 

@@ -73,6 +73,9 @@ def _ordinary(history: History, track: RankTrack) -> Allowance:
 def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
     config, step = history.config, track.step
     yield _ordinary(history, track)
+    for tag in () if step is None else sorted(LONG_PHASES.intersection(step.tags)):
+        budget_s = config.long_phase_budget_s
+        yield Allowance(budget_s, f"{budget_s:g} s for {tag}, by its tag")
     if track.doing in LONG_PHASES:
         yield _declared(history, track)
     else:

@@ -20,7 +20,7 @@ def run(code, run_dir, **environ):
         [sys.executable, "-c", code],
         env={**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
              "LIGHTKEEPER_LINGER_S": "0", **environ},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
 
 
@@ -121,3 +121,37 @@ def test_the_endpoint_file_and_page_of_another_process_are_private(start_rank):
     for path in rank.run_dir.glob("*.page"):
         assert path.stat().st_mode & 0o777 == 0o600
     assert folders.start_ticks(2**22 + 1) is None
+
+
+COMPILES = """
+import os, torch, worker_server
+from pathlib import Path
+from worker_server.page.reader import PageReader
+worker_server.attach()
+page = PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")))
+
+def tags():
+    return page.tags()
+
+def backend(graph, example):
+    print("while", tags())
+    return graph
+
+def broken(graph, example):
+    raise RuntimeError("no")
+
+print("before", tags())
+torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+print("after", tags())
+try:
+    torch.compile(lambda x: x * 2, backend=broken)(torch.ones(2))
+except Exception:
+    print("failed", tags())
+"""
+
+
+def test_a_compilation_is_tagged_while_it_lasts(run_dir):
+    done = run(COMPILES, run_dir)
+    assert done.stdout.split("\n")[:-1] == [
+        "before ()", "while ('compile',)", "after ()", "failed ()",
+    ]  # fmt: skip

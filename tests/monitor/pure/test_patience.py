@@ -9,7 +9,7 @@ from monitor.detectors.verdict import Confidence
 from monitor.habits import Gap, Habits, pauses_of
 from monitor.names import RankName
 from monitor.pipeline import Pipeline
-from monitor.snapshot import Failure, Snapshot, Unreachable
+from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -25,7 +25,7 @@ from tests.monitor.fleet import (
     silent,
     stop,
 )
-from worker_server.wire import StepLog, StepRow, StepState
+from worker_server.wire import SOURCE_REPORTER, StepLog, StepRow, StepState
 
 WATCHING = KeeperConfig(observe=True)
 ALL = ("rg_0.0", "rg_1.0", "rg_2.0")
@@ -112,6 +112,24 @@ def test_stalls_just_under_the_floor_that_come_often_raise_it() -> None:
     script = [at(20 + 9 * n * n, pause(["rg_1.0"], "other", 4.0)) for n in range(4)]
     script += [at(130, pause(["rg_1.0"], "other", 7.5))]
     assert not Drive(SimFleet(3, 1, script)).run(160).fired
+
+
+def compiling(snapshot: Snapshot) -> Snapshot:
+    """rg_1.0 says by its tag what it does in whatever phase."""
+
+    def tagged(seen: Observation) -> Observation:
+        report = seen.report
+        if seen.rank != "rg_1.0" or report is None or report.step is None:
+            return seen
+        return replace(seen, outcome=replace(report, step=replace(report.step, tags=("compile",))))
+
+    return replace(snapshot, observations=tuple(map(tagged, snapshot.observations)))
+
+
+@pytest.mark.parametrize("source", [SOURCE_REPORTER, "torchft", "optimizer"])
+def test_a_compilation_in_the_middle_of_a_phase_is_no_hang(source) -> None:
+    fleet = SimFleet(2, 2, [at(20, hang("rg_1.0"))], source=source, across=True)
+    assert not Drive(fleet, alter=compiling).run(90).seen
 
 
 # -- rhythm and decay ----------------------------------------------------------------------
