@@ -36,7 +36,7 @@ from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
 from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, build
-from monitor.history import History, RankTrack
+from monitor.history import History, RankTrack, push
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host, RankName, group_of
 from monitor.policy import Decision, Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
@@ -151,7 +151,7 @@ class Pipeline:
         """Judge one snapshot; call once per tick, in order of time."""
         self._health = self._self_health.push(snapshot)
         self._history.config = scaled(self._config, self._health.scale)
-        self._history.push(snapshot)
+        push(self._history, snapshot)
         self._take_past(snapshot.evictions)
         self._tracker.take_evictions(self._history, snapshot.evictions)
         failures: dict[str, str] = {}
