@@ -15,13 +15,13 @@ from monitor.detectors.late_comer import late_comer
 from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch
-from monitor.detectors.mismatch import wanted_records as wanted_mismatch
 from monitor.detectors.not_entered import not_entered
 from monitor.detectors.replica_lag import replica_lag
 from monitor.detectors.silent_mismatch import sampled_records, silent_mismatch
 from monitor.detectors.slow_pause import slow_pause
 from monitor.detectors.slow_transfer import slow_transfer
 from monitor.detectors.straggler import straggler
+from monitor.detectors.suspicion import wanted_records as wanted_mismatch
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
 from monitor.detectors.verdict import Kind, Verdict
