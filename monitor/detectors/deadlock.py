@@ -18,8 +18,9 @@ from typing import Final
 
 from monitor.analysis.finding import Fault, Finding
 from monitor.detectors.recorded import Opinion, opinion, sure
+from monitor.detectors.stuck import Stuck
 from monitor.detectors.verdict import Confidence, Kind, Verdict
-from monitor.detectors.waits import Standing, Stuck, WaitGraph
+from monitor.detectors.waits import Standing, WaitGraph
 from monitor.history import INSIDE, History
 from monitor.names import GroupName, RankName
 

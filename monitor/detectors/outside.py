@@ -12,15 +12,12 @@ accused, see `unphased`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from monitor.detectors.standing import Standing
+from monitor.detectors.stuck import Stuck
 from monitor.history import History, RankTrack
 from monitor.names import RankName
 from worker_server.wire import ACROSS, GroupHead, StepState
-
-if TYPE_CHECKING:
-    from monitor.detectors.waits import Stuck
 
 _QUORUMS = "torchft"
 """Steps told by TorchFT's Manager: one begins when the rank asks for a quorum."""

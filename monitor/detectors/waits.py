@@ -23,11 +23,12 @@ from typing import Final
 from monitor.detectors.outside import inside_across, missed
 from monitor.detectors.patience import Allowance, allowance, undeclared
 from monitor.detectors.standing import Standing
+from monitor.detectors.stuck import Stuck, stuck_in
 from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
 from worker_server.wire import WAITING_PHASE
 
-__all__ = ["SELF_HELD", "Standing", "Stuck", "WaitGraph", "build", "patience"]
+__all__ = ["SELF_HELD", "Standing", "WaitGraph", "build", "patience"]
 
 _QUORUM_PHASE: Final = "quorum"
 """What loops that wait for TorchFT's quorum by itself call it: a wait for the Lighthouse and for
@@ -38,31 +39,6 @@ SELF_HELD = frozenset(
     {Standing.STOPPED, Standing.FROZEN, Standing.LEFT, Standing.ALONE, Standing.OUTSIDE}
 )
 _PAUSING = frozenset({Standing.FROZEN, Standing.ALONE, Standing.OUTSIDE})
-
-
-@dataclass(frozen=True, slots=True)
-class Stuck:
-    """An unfinished collective of one replica group's process group."""
-
-    group: GroupName
-    process_group: str
-    seq: int
-    size: int
-    ops: tuple[str, ...]
-    """Names under which its members entered it, sorted."""
-    joined: tuple[RankName, ...]
-    """Inside it now."""
-    absent: tuple[RankName, ...]
-    """Of the members known, those that have not entered it."""
-    completed: tuple[RankName, ...]
-    """Those that are through with it."""
-    stall_s: float
-    """At least so long no one inside moved."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every member is inside, or has been: nobody is waited for."""
-        return not self.absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +112,7 @@ def build(history: History) -> WaitGraph:
     stuck = tuple(
         found
         for group, members in history.groups().items()
-        for found in _stuck(group, members, standing)
+        for found in stuck_in(group, members, standing)
     )
     for found in stuck:
         if found.complete and found.completed:
@@ -257,54 +233,3 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.WAITING if inside_across(track) else Standing.UNKNOWN
     waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
     return Standing.WAITING if waits else Standing.ALONE
-
-
-def _stuck(
-    group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, Standing]
-) -> Iterable[Stuck]:
-    held = [track for track in members if standing[track.rank] is Standing.HELD]
-    if not held:
-        return
-    heads = {
-        track.rank: {head.name: head for head in track.report.heads}
-        for track in members
-        if track.report is not None
-    }
-    names = sorted(
-        {
-            head.name
-            for track in held
-            for head in heads[track.rank].values()
-            if inside_own_group(head, track)
-        }
-    )
-    for name in names:
-        inside = [
-            t for t in held if name in heads[t.rank] and inside_own_group(heads[t.rank][name], t)
-        ]
-        for seq in sorted({heads[track.rank][name].inside for track in inside}):
-            joined = [t for t in inside if heads[t.rank][name].inside == seq]
-            size = heads[joined[0].rank][name].size
-            knowing = [t for t in members if name in heads.get(t.rank, {})]
-            pool = knowing if len(knowing) >= size else members
-            absent = tuple(
-                track.rank
-                for track in pool
-                if name not in heads.get(track.rank, {}) or heads[track.rank][name].enqueued < seq
-            )
-            completed = tuple(
-                track.rank
-                for track in pool
-                if name in heads.get(track.rank, {}) and heads[track.rank][name].completed >= seq
-            )
-            yield Stuck(
-                group=group,
-                process_group=name,
-                seq=seq,
-                size=size,
-                ops=tuple(sorted({heads[track.rank][name].op for track in joined})),
-                joined=tuple(track.rank for track in joined),
-                absent=absent,
-                completed=completed,
-                stall_s=min(track.stall_s for track in joined),
-            )

@@ -175,7 +175,7 @@ def test_a_change_that_is_out_of_range_is_refused() -> None:
     [
         ({"memory": None, "no_memory": "x cannot be journalled"}, "needs those before: x cannot"),
         ({"memory": {"classes": [], "value": ["d"]}}, "written by lightkeeper 1.2.3: expected"),
-        ({"memory": {"classes": [["monitor.history", "RankTrack", ["a"]]], "value": 1}},
+        ({"memory": {"classes": [["monitor.history.track", "RankTrack", ["a"]]], "value": 1}},
          "another version wrote this; give the files of the run from its first on"),
     ],
 )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from monitor.config import KeeperConfig
-from monitor.history import History
+from monitor.history import History, push
 from monitor.names import RankName
 from monitor.snapshot import Failure, Unreachable
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
@@ -26,7 +26,7 @@ def snapshot(now_s, *, progress=1, phase_age_s=0.0, silent=False):
 def stall_after(*snapshots) -> float:
     history = History.of(KeeperConfig())
     for shot in snapshots:
-        history.push(shot)
+        push(history, shot)
     return history.tracks[RANK].stall_s
 
 

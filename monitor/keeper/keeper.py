@@ -10,25 +10,20 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from monitor.chronicle import Chronicle
-from monitor.clock import Clock
-from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind
-from monitor.evictors import Accused, Evictors, Order
-from monitor.evidence import Evidence
-from monitor.journal.writer import Journal
-from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments
+from monitor.evictors import Order
+from monitor.keeper.orders import order_for
+from monitor.keeper.parts import Parts
+from monitor.keeper.troubles import troubles
 from monitor.names import GroupName, IncidentId, RankName
-from monitor.notify import Known, Office
+from monitor.notify import Known
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
-from monitor.poller import Poller, Sweep
-from monitor.quarantine import Quarantine
-from monitor.self_health import Condition
+from monitor.poller import Sweep
 from monitor.snapshot import (
     NO_LIGHTHOUSE,
     Failure,
@@ -38,51 +33,18 @@ from monitor.snapshot import (
     Unreachable,
     Vitals,
 )
-from monitor.store import Remembered, Store
-from monitor.targets import Registry, TargetsFile
+from monitor.store import Remembered
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
-from monitor.vitals import VitalSigns
 
-log = logging.getLogger(__name__)
+log = logging.getLogger(__package__)
 
 _SWEEP_SHARE: Final = 0.8
 """Of a tick that the sweep may take: the rest is for deciding and writing."""
 _SWEEP_LEAST_S: Final = 0.2
 _SWEEP_MOST_S: Final = 3.0
-_STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
-"""Kinds whose culprits do not move: one that moves has recovered."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop that is later than this is broken: the tick goes on without it."""
-
-
-class Judge(Protocol):
-    """What turns a snapshot into decisions: `monitor.pipeline.Pipeline`."""
-
-    def tick(self, snapshot: Snapshot) -> TickResult:
-        """Judge one snapshot."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the loop drives."""
-
-    config: KeeperConfig
-    clock: Clock
-    registry: Registry
-    poller: Poller
-    lighthouse: Lighthouse | None
-    judge: Judge
-    store: Store
-    quarantine: Quarantine
-    evictors: Evictors
-    instruments: Instruments
-    targets_file: TargetsFile | None = None
-    vitals: VitalSigns | None = None
-    evidence: Evidence | None = None
-    notify: Office | None = None
-    journal: Journal | None = None
 
 
 class Keeper:
@@ -252,7 +214,8 @@ class Keeper:
         parts.store.flush()
         for decision in result.decisions:
             if isinstance(decision, Evict):
-                order = self._order(decision, snapshot)
+                incident = self._chronicle.get(decision.incident_id)
+                order = order_for(decision, snapshot, incident)
                 parts.evictors.submit(self._witnessed(order))
             else:
                 parts.instruments.holds.labels(str(decision.guard)).inc()
@@ -274,27 +237,6 @@ class Keeper:
             case Hold():
                 log.info("hold %s (%s): %s", decision.incident_id, decision.guard, decision.reason)
 
-    def _order(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> Order:
-        group = [one for one in snapshot.observations if one.identity.group == evict.group]
-        return Order(
-            evict=evict,
-            accused=tuple(Accused(one.rank, one.identity.incarnation, one.url) for one in group),
-            asked_s=snapshot.now_s,
-            author=author,
-            refused=self._restarted(evict, snapshot),
-            stood=self._stood(evict, snapshot),
-        )
-
-    def _stood(self, evict: Evict, snapshot: Snapshot) -> dict[RankName, int]:
-        """Culprits of a standstill, and how many phases they had changed by this tick."""
-        incident = self._chronicle.get(evict.incident_id)
-        if incident is None or incident.kind not in _STANDSTILLS:
-            return {}
-        found = {one.rank: one.report for one in snapshot.observations if one.report is not None}
-        steps = {rank: found[rank].step for rank in incident.culprits if rank in found}
-        stood = {rank: step.progress for rank, step in steps.items() if step is not None}
-        return stood if len(stood) == len(incident.culprits) else {}
-
     def _witnessed(self, order: Order) -> Order:
         """With the evidence for which it waits; without, when that crashes."""
         evidence, evict = self._parts.evidence, order.evict
@@ -305,25 +247,6 @@ class Keeper:
                 if ticket is not None:
                     return replace(order, evidence=ticket.wait)
         return order
-
-    def _restarted(self, evict: Evict, snapshot: Snapshot) -> str | None:
-        """Why this group is not the one that was accused any more."""
-        incident = self._chronicle.get(evict.incident_id)
-        for one in snapshot.observations:
-            if one.identity.group != evict.group:
-                continue
-            accused = (
-                ()
-                if incident is None or one.rank not in incident.culprits
-                else (incident.incarnations)
-            )
-            if accused and one.identity.incarnation not in accused:
-                return f"{one.rank} has restarted since it was accused"
-            step = None if one.report is None else one.report.step
-            told = None if step is None else step.replica_id
-            if None not in (told, evict.replica_id) and told != evict.replica_id:
-                return f"{one.rank} runs as {told} now, not as {evict.replica_id}"
-        return None
 
     def _count_evictions(self) -> None:
         for progress in self._parts.evictors.take_ended():
@@ -353,29 +276,8 @@ class Keeper:
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
-            troubles=tuple(self._troubles(result)),
+            troubles=(*self._notes, *troubles(parts, result, self._broken)),
         )
-
-    def _troubles(self, result: TickResult) -> Iterator[str]:
-        yield from self._notes
-        for condition, seen in result.health.conditions.items():
-            told = condition is Condition.CANNOT_WRITE and self._parts.store.last_error is not None
-            if not told:  # the store says it better
-                yield f"the monitor doubts itself ({condition}): {seen}"
-        if (error := self._parts.store.last_error) is not None:
-            waiting = self._parts.store.pending
-            yield f"the store does not take writes ({error}): {waiting} kept in memory"
-        if self._parts.evidence is not None:
-            yield from self._parts.evidence.troubles()
-        if self._parts.notify is not None:
-            yield from self._parts.notify.troubles()
-        if self._parts.journal is not None:
-            yield from self._parts.journal.troubles()
-        for part, problem in sorted(self._broken.items()):
-            yield f"{part} failed: {problem}"
-        for detector, problem in sorted(result.detector_failures.items()):
-            if not any(problem in why for why in result.unknown.values()):
-                yield f"{detector} crashed: {problem}"  # the others are told as unknown
 
     # -- by hand ------------------------------------------------------------------------------
 
@@ -395,6 +297,7 @@ class Keeper:
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
         self._parts.store.save_decision(evict, self._parts.clock.now_s())
         self._parts.store.flush()
-        order = self._order(evict, view.snapshot, author="a person")
+        incident = self._chronicle.get(incident_id)
+        order = order_for(evict, view.snapshot, incident, author="a person")
         self._parts.evictors.submit(self._witnessed(order))
         return incident_id

@@ -10,93 +10,31 @@ opening the store raises: a monitor that cannot remember does not start.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from monitor.incident import Incident, incident_from_json, incident_to_json
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.names import Host, IncidentId, RankName
 from monitor.policy import Decision, Evict
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
-
-SCHEMA: Final = 1
-RESOLVED_KEPT: Final = 5000
-"""Resolved incidents kept; older ones are deleted at start. About 4 KiB each."""
-
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS incidents (
-    id TEXT PRIMARY KEY, state TEXT NOT NULL, first_seen_s REAL NOT NULL, body TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS transitions (
-    incident_id TEXT, at_s REAL, to_state TEXT, reason TEXT NOT NULL,
-    PRIMARY KEY (incident_id, at_s, to_state));
-CREATE TABLE IF NOT EXISTS decisions (
-    incident_id TEXT, at_s REAL, action TEXT, guard TEXT, reason TEXT NOT NULL,
-    body TEXT NOT NULL, PRIMARY KEY (incident_id, at_s, action));
-CREATE TABLE IF NOT EXISTS evictions (
-    incident_id TEXT, asked_s REAL, body TEXT NOT NULL, PRIMARY KEY (incident_id, asked_s));
-CREATE TABLE IF NOT EXISTS quarantine (
-    host TEXT PRIMARY KEY, reason TEXT NOT NULL, author TEXT NOT NULL, since_s REAL NOT NULL,
-    until_s REAL, incident_id TEXT);
-CREATE TABLE IF NOT EXISTS targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS notices (
-    sink TEXT, key TEXT, body TEXT NOT NULL, PRIMARY KEY (sink, key));
-"""
+from monitor.snapshot import EvictionProgress
+from monitor.store.file import StoreError, claim, open_file, write_row
+from monitor.store.rows import (
+    DecisionRow,
+    QuarantineEntry,
+    Remembered,
+    eviction_from_json,
+    eviction_to_json,
+)
 
 FLUSH_S: Final = 1.0
 """Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
 
 Key = tuple[str, tuple[Any, ...]]
 """Table and primary key."""
-
-
-class StoreError(Exception):
-    """The store cannot be opened; the message is one line for a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """A decision as it is remembered."""
-
-    incident_id: IncidentId
-    at_s: float
-    action: str
-    """`evict` or `hold`."""
-    guard: str | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineEntry:
-    """A host to which no group may come back."""
-
-    host: Host
-    reason: str
-    author: str
-    """`lightkeeper`, or who asked for it."""
-    since_s: float
-    until_s: float | None
-    """None: until a person releases it."""
-    incident_id: IncidentId | None
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """Everything that an earlier monitor left."""
-
-    incidents: tuple[Incident, ...] = ()
-    """Newest first."""
-    decisions: tuple[DecisionRow, ...] = ()
-    evictions: tuple[EvictionProgress, ...] = ()
-    quarantine: tuple[QuarantineEntry, ...] = ()
-    targets: tuple[Mapping[str, Any], ...] = ()
-    notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
-    """Sink, key, and what it was told."""
 
 
 class Store:
@@ -118,9 +56,9 @@ class Store:
         self._done = 0
         self._closing = False
         self._disk = threading.Lock()
-        self._guard = _claim(path)
+        self._guard = claim(path)
         try:
-            self._db = _open(path)
+            self._db = open_file(path)
         except BaseException:
             self._guard.close()
             raise
@@ -252,7 +190,7 @@ class Store:
         try:
             with self._disk, self._db:
                 for (table, key), row in batch.items():
-                    _write(self._db, table, dict(key), row)
+                    write_row(self._db, table, dict(key), row)
         except sqlite3.Error as exc:
             return str(exc)
         return None
@@ -306,129 +244,3 @@ class Store:
                 for sink, key, body in rows("SELECT sink, key, body FROM notices ORDER BY key")
             ),
         )
-
-
-def _claim(path: Path) -> IO[str]:
-    """A lock file beside the store: two monitors on one store would both evict."""
-    lock = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        guard = lock.open("a+")
-    except OSError as exc:
-        raise StoreError(f"cannot write store {path}: {exc.strerror}") from exc
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
-        guard.close()
-        raise StoreError(f"store {path} is in use by another monitor") from exc
-    return guard
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    if path.is_dir():
-        raise StoreError(f"store {path} is a directory, expected a file")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise StoreError(f"cannot write store {path}: permission denied")
-    try:
-        db = sqlite3.connect(path, timeout=0.25, check_same_thread=False)
-    except sqlite3.Error as exc:
-        raise StoreError(f"cannot open store {path}: {exc}") from exc
-    try:
-        _prepare(db, path)
-    except sqlite3.Error as exc:
-        db.close()
-        raise StoreError(
-            f"cannot use store {path}: {exc} (move it away to start with an empty one)"
-        ) from exc
-    except StoreError:
-        db.close()
-        raise
-    return db
-
-
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version not in (0, SCHEMA):
-        raise StoreError(
-            f"store {path} has schema {version}, this lightkeeper writes {SCHEMA}: "
-            "use the version that wrote it, or another --store"
-        )
-    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise sqlite3.DatabaseError(f"damaged: {verdict}")
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last second, no more
-    db.executescript(_TABLES)
-    with db:  # a write that proves that the disk takes one
-        db.execute(f"PRAGMA user_version = {SCHEMA}")
-        db.execute(
-            "DELETE FROM incidents WHERE id IN (SELECT id FROM incidents"
-            " WHERE state = 'resolved' ORDER BY first_seen_s DESC LIMIT -1 OFFSET ?)",
-            (RESOLVED_KEPT,),
-        )
-        for table in ("transitions", "decisions", "evictions"):
-            db.execute(
-                f"DELETE FROM {table} WHERE incident_id NOT IN (SELECT id FROM incidents)"  # noqa: S608
-                " AND incident_id NOT LIKE 'manual-%'"
-            )
-
-
-def _write(
-    db: sqlite3.Connection, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None
-) -> None:
-    """One upsert or delete; table and column names are this module's own, never a caller's."""
-    if row is None:
-        where = " AND ".join(f"{name} = ?" for name in key)
-        db.execute(f"DELETE FROM {table} WHERE {where}", tuple(key.values()))  # noqa: S608
-        return
-    columns = {**key, **row}
-    marks = ", ".join("?" * len(columns))
-    db.execute(
-        f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608
-        tuple(columns.values()),
-    )
-
-
-def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
-    """An eviction in plain JSON types, for the store and the API."""
-    return {
-        "incident_id": progress.incident_id,
-        "group": progress.group,
-        "replica_id": progress.replica_id,
-        "asked_s": progress.asked_s,
-        "rungs": [
-            {
-                "rung": str(rung.rung),
-                "started_s": rung.started_s,
-                "finished_s": rung.finished_s,
-                "detail": rung.detail,
-            }
-            for rung in progress.rungs
-        ],
-        "gone_s": progress.gone_s,
-        "left_quorum_s": progress.left_quorum_s,
-        "failed": progress.failed,
-    }
-
-
-def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
-    """Inverse of `eviction_to_json`."""
-    replica_id = body["replica_id"]
-    return EvictionProgress(
-        incident_id=IncidentId(body["incident_id"]),
-        group=GroupName(body["group"]),
-        replica_id=None if replica_id is None else ReplicaId(replica_id),
-        asked_s=body["asked_s"],
-        rungs=tuple(
-            RungOutcome(
-                rung=Rung(rung["rung"]),
-                started_s=rung["started_s"],
-                finished_s=rung["finished_s"],
-                detail=rung["detail"],
-            )
-            for rung in body["rungs"]
-        ),
-        gone_s=body["gone_s"],
-        left_quorum_s=body["left_quorum_s"],
-        failed=body["failed"],
-    )

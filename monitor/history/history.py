@@ -1,0 +1,241 @@
+"""What was seen over time, bounded: all that a detector may ask about the past.
+
+Theory of operation. For each rank one `RankTrack` is kept, replaced when its incarnation changes (a
+restarted rank is another process with other counters). Paces come from `pace`, what the job's own
+pauses teach from `habits`, late arrival from `arrivals`. A snapshot gets in by `intake` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from monitor.arrivals import ArrivalBook
+from monitor.attendance import Attendance
+from monitor.config import KeeperConfig
+from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
+from monitor.habits import Habits
+from monitor.history.track import RankTrack
+from monitor.losses import LossBook
+from monitor.names import GroupName, Host, RankName, ReplicaId
+from monitor.pace import PaceMeter
+from monitor.prints import PrintBook
+from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
+from worker_server.wire import FlightRecord
+
+_FORGET_S: Final = 3600.0
+_COLLECTIVES_A_STEP: Final = 10
+"""Collectives that stand for a step of the warm-up where no steps are reported."""
+
+
+@dataclass(slots=True)
+class _Record:
+    record: RankRecord
+    answer: FlightRecord
+    at_s: float
+
+
+@dataclass(slots=True)
+class History:
+    """Everything seen so far, as far as it still matters."""
+
+    config: KeeperConfig
+    pace: PaceMeter
+    attendance: Attendance
+    now_s: float = 0.0
+    tracks: dict[RankName, RankTrack] = field(default_factory=dict)
+    """Sorted by rank; holds ranks that are registered no more for an hour."""
+    lighthouse: LighthouseView | None = None
+    """Of the latest tick; None while the Lighthouse is away."""
+    away: LighthouseAway | None = None
+    """Why a Lighthouse that should be there did not answer in the latest tick."""
+    away_since_s: float | None = None
+    """First tick of its present absence."""
+    disturbed_s: float = float("-inf")
+    """Last time at which a group started, healed or died."""
+    prints: PrintBook = field(default_factory=PrintBook)
+    losses: LossBook = field(default_factory=LossBook)
+    _members: frozenset[ReplicaId] = frozenset()
+    habits: Habits = field(default_factory=lambda: Habits(KeeperConfig()))
+    """Pauses that ended well."""
+    arrivals: ArrivalBook = field(default_factory=ArrivalBook)
+    """Who comes late to collectives, of ranks that report no phases."""
+    pausing: frozenset[RankName] = frozenset()
+    """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
+    left_s: dict[RankName, float] = field(default_factory=dict)
+    """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
+    inside: frozenset[RankName] = frozenset()
+    """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
+    _records: dict[RankName, _Record] = field(default_factory=dict)
+    _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: KeeperConfig) -> History:
+        """An empty history."""
+        return cls(config, PaceMeter(config), Attendance(config), habits=Habits(config))
+
+    # -- what detectors ask ----------------------------------------------------------------
+
+    def present(self) -> tuple[RankTrack, ...]:
+        """Ranks registered in the latest tick, sorted."""
+        return tuple(track for track in self.tracks.values() if track.observation is not None)
+
+    def groups(self) -> Mapping[GroupName, tuple[RankTrack, ...]]:
+        """Registered ranks by replica group, sorted."""
+        return self._groups
+
+    def starting(self, track: RankTrack) -> bool:
+        """Whether a rank has not yet the steps, since its start or heal, that its judgement needs.
+
+        Without steps, collectives count.
+        """
+        warm_up = self.config.warm_up_commits
+        if track.step is None:
+            heads = () if track.report is None else track.report.heads
+            return sum(head.completed for head in heads) < _COLLECTIVES_A_STEP * warm_up
+        return track.commits - (track.healed_commits or 0) < warm_up
+
+    def learned_step_s(self, track: RankTrack) -> float:
+        """Seconds a step of this rank: the median of its windows, else the mean of its life."""
+        recent = [
+            window.paces[track.rank].step_s
+            for window in list(self.pace.windows)[-20:]
+            if track.rank in window.paces
+        ]
+        if len(recent) >= 3:
+            return median(recent)
+        return track.step_s or 0.0
+
+    def hang_after_s(self, track: RankTrack) -> float:
+        """How long this rank may stand still: max(floor, factor x learned step time).
+
+        What it does now may allow for more, see `detectors.patience`.
+        """
+        return max(self.config.stall_floor_s, self.config.stall_factor * self.learned_step_s(track))
+
+    def cohorts(self) -> tuple[tuple[str, tuple[RankName, ...]], ...]:
+        """Ranks of one role that phases cannot compare, by a name of the role; sorted.
+
+        They report none of their own, or there is no other group to compare with.
+
+        The same group rank of all replica groups; in a job of one group all its ranks, if there
+        are no smaller process groups that would give them roles.
+        """
+        lanes: dict[int, list[RankTrack]] = {}
+        for track in self.present():
+            alone = not track.phased or len(self._groups) == 1
+            if alone and not self.starting(track) and track.fresh is not None:
+                lanes.setdefault(track.identity.group_rank, []).append(track)
+        if len(self._groups) == 1:
+            members = [track for lane in sorted(lanes) for track in lanes[lane]]
+            size = len(next(iter(self._groups.values())))
+            whole = len(members) == size and all(track.only_whole for track in members)
+            return (("group", tuple(track.rank for track in members)),) if whole else ()
+        return tuple(
+            (f"lane {lane}", tuple(track.rank for track in tracks))
+            for lane, tracks in sorted(lanes.items())
+            if len(tracks) == len(self._groups)
+        )
+
+    def replica_id(self, group: GroupName) -> ReplicaId | None:
+        """The replica id under which a group's present processes know themselves."""
+        known = [
+            (track.died_s is not None, track.step.replica_id)
+            for track in self._groups.get(group, ())
+            if track.step is not None and track.step.replica_id is not None
+        ]
+        return min(known, key=lambda item: item[0])[1] if known else None
+
+    def in_quorum(self, group: GroupName) -> bool | None:
+        """Whether the group's present replica id is in the last quorum; None when unknown."""
+        replica_id = self.replica_id(group)
+        if self.lighthouse is None or replica_id is None:
+            return None
+        return replica_id in self._members
+
+    def heartbeat_age_s(self, group: GroupName) -> float | None:
+        """Age of the group's last heartbeat; None when unknown."""
+        replica_id = self.replica_id(group)
+        if self.lighthouse is None or replica_id is None:
+            return None
+        return self.lighthouse.heartbeat_ages_s.get(replica_id)
+
+    def participating(self, track: RankTrack) -> bool:
+        """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""
+        step = track.step
+        return (
+            track.fresh is not None
+            and track.fresh.process.alive
+            and step is not None
+            and not step.healing
+            and not self.starting(track)
+            and self.in_quorum(track.group) is not False
+        )
+
+    def record(self, track: RankTrack) -> RankRecord | None:
+        """A flight record of this incarnation that is fresh enough to be evidence."""
+        held = self._records.get(track.rank)
+        if held is None or held.record.incarnation != track.identity.incarnation:
+            return None
+        return held.record if self.now_s - held.at_s <= self.config.record_fresh_s else None
+
+    def answer(self, track: RankTrack) -> FlightRecord | None:
+        """The WorkerServer's whole answer of which `record` is the ring."""
+        return None if self.record(track) is None else self._records[track.rank].answer
+
+    def record_age_s(self, rank: RankName) -> float | None:
+        """Since the rank's flight record was read; None when there is none."""
+        held = self._records.get(rank)
+        return None if held is None else self.now_s - held.at_s
+
+    def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
+        """Hosts of ranks, sorted, each once."""
+        return tuple(sorted({self.tracks[r].identity.host for r in ranks if r in self.tracks}))
+
+    def wanted_steps(self) -> tuple[RankName, ...]:
+        """Ranks whose steps before this monitor's time may teach their pauses; sorted."""
+        return tuple(t.rank for t in self.present() if t.unread > 0 and t.fresh is not None)
+
+    # -- how intake fills it ---------------------------------------------------------------
+
+    def see_lighthouse(self, seen: LighthouseView | LighthouseAway) -> None:
+        """Take in what the Lighthouse said in this tick."""
+        self.lighthouse = seen if isinstance(seen, LighthouseView) else None
+        members = () if self.lighthouse is None else self.lighthouse.members
+        self._members = frozenset(member.replica_id for member in members)
+        self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
+        if self.away is None:
+            self.away_since_s = None
+        elif self.away_since_s is None:
+            self.away_since_s = self.now_s
+
+    def forget(self) -> None:
+        """Drop ranks that are registered no more for an hour; sort the others."""
+        for rank, track in list(self.tracks.items()):
+            if self.now_s - track.seen_s > _FORGET_S:
+                del self.tracks[rank]
+                self._records.pop(rank, None)
+        self.tracks = dict(sorted(self.tracks.items(), key=lambda item: _order(item[1])))
+
+    def regroup(self) -> None:
+        """Sort the ranks of this tick into their replica groups."""
+        groups: dict[GroupName, list[RankTrack]] = {}
+        for track in self.present():
+            groups.setdefault(track.group, []).append(track)
+        self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
+
+    def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
+        """Keep the flight records of this tick that can be read."""
+        for rank, record in records.items():
+            if not isinstance(record, FlightRecord):
+                continue
+            try:
+                self._records[rank] = _Record(from_ring(record), record, self.now_s)
+            except FlightRecordError:
+                continue  # unreadable is as good as missing: no evidence either way
+
+
+def _order(track: RankTrack) -> tuple[str, int]:
+    return track.group, track.identity.group_rank

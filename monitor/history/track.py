@@ -1,0 +1,197 @@
+"""One incarnation of one rank, as its reports tell it.
+
+Theory of operation. A stall is a lower bound: the smaller of the rank's own ages (of its phase, and
+of the last collective it entered or left) and the time over which this monitor saw the same
+counters. So neither a late monitor nor a missed poll can inflate it, and a rank that moved and
+came back to the same phase is not stalled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.names import GroupName, RankName
+from monitor.snapshot import Observation
+from worker_server.wire import (
+    ACROSS,
+    LONG_PHASES,
+    SOURCE_REPORTER,
+    GroupHead,
+    Identity,
+    StateReport,
+    StepState,
+)
+
+FINISHED_PHASE: Final = "finished"
+"""What a rank reports when its training is over: it may then stand still or end at will."""
+OUTSIDE: Final = "outside of collectives"
+"""What a rank that reports no phases is said to be in, when it is in no collective."""
+UNDECLARED: Final = "other"
+"""What the reporter calls the time between phases."""
+INSIDE: Final = "inside a collective"
+"""Where ranks stand that are all in one and wait for its end."""
+
+_RUNNING: Final = ("R", "D")
+"""States of a main thread that works, wants to work or waits for the disk."""
+
+
+@dataclass(slots=True)
+class RankTrack:
+    """One incarnation of one rank, as seen so far."""
+
+    identity: Identity
+    first_seen_s: float
+    seen_s: float
+    """Last tick in which the target was registered at all."""
+    predecessor: str | None = None
+    """Incarnation before this one, when this monitor saw it."""
+    observation: Observation | None = None
+    """Of the latest tick; None once the target is registered no more."""
+    report: StateReport | None = None
+    """The latest report, however old."""
+    report_s: float | None = None
+    silent_since_s: float | None = None
+    """First tick of the present silence; None while it answers."""
+    progress: tuple[int, int] | None = None
+    """Phase changes and collectives entered or left, so far."""
+    progress_since_s: float = 0.0
+    moved_s: float | None = None
+    """When this monitor last saw the progress counter change."""
+    still_sweeps: int = 0
+    """Sweeps in a row that saw no progress."""
+    running_sweeps: int = 0
+    """Of these, those that saw the main thread run or wait for the disk."""
+    unread: int = 0
+    """How often its past may still be asked for: it made steps before this monitor saw it."""
+    healed_commits: int | None = None
+    """Commits of this incarnation when it was last seen healing; None: never."""
+    dead_sightings: int = 0
+    died_s: float | None = None
+    first_commit_s: float | None = None
+    """When the first commit of this incarnation was seen; None before, or when missed."""
+    last_commit_s: float | None = None
+    was_alive: bool = False
+    """Whether this monitor ever saw the process alive."""
+
+    @property
+    def rank(self) -> RankName:
+        """Name of the rank."""
+        return self.identity.rank
+
+    @property
+    def group(self) -> GroupName:
+        """Its replica group."""
+        return self.identity.group
+
+    @property
+    def fresh(self) -> StateReport | None:
+        """The report of the latest tick; None when there was none."""
+        return None if self.observation is None else self.observation.report
+
+    @property
+    def step(self) -> StepState | None:
+        """Step state of the latest report, however old."""
+        return None if self.report is None else self.report.step
+
+    @property
+    def commits(self) -> int:
+        """Commits of this incarnation, by the latest report."""
+        return 0 if self.step is None else self.step.commits
+
+    @property
+    def doing(self) -> str:
+        """The phase of the latest report; `OUTSIDE` where no phases are reported."""
+        return OUTSIDE if self.step is None else self.step.phase
+
+    @property
+    def phased(self) -> bool:
+        """Whether the loop itself says when it waits; what others call a phase may hold waiting."""
+        return self.step is not None and self.step.source == SOURCE_REPORTER
+
+    @property
+    def stall_s(self) -> float:
+        """At least so long without progress, at the time of the latest report."""
+        report = self.report
+        if report is None or self.report_s is None:
+            return 0.0
+        ages_s = [head.age_s for head in report.heads]
+        if report.step is not None:
+            ages_s.append(report.step.phase_age_s)
+        if not ages_s:
+            return 0.0
+        return max(0.0, min(*ages_s, self.report_s - self.progress_since_s))
+
+    @property
+    def running(self) -> bool:
+        """Whether its main thread was seen running in most sweeps of a stall, and in 3 at least."""
+        return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds a step over this incarnation's life, long phases left out."""
+        step = self.step
+        if step is None or step.attempt < 1 or not step.seconds:
+            return None
+        return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
+
+    @property
+    def inside_own(self) -> bool:
+        """Whether it is inside a collective of its own replica group, in the latest tick."""
+        report = self.fresh
+        return report is not None and any(inside_own_group(head, self) for head in report.heads)
+
+    @property
+    def inside_any(self) -> bool:
+        """Whether it is inside any collective, of its own group or across groups."""
+        return self.fresh is not None and any(head.inside > 0 for head in self.fresh.heads)
+
+    @property
+    def only_whole(self) -> bool:
+        """Whether all its process groups hold the whole replica group (or itself alone)."""
+        heads = () if self.report is None else self.report.heads
+        return bool(heads) and all(head.size in (1, self.identity.world_size) for head in heads)
+
+    def take(self, report: StateReport, now_s: float) -> None:
+        """Take in a report of this incarnation."""
+        self._take_step(report, now_s)
+        self._take_process(report, now_s)
+
+    def _take_step(self, report: StateReport, now_s: float) -> None:
+        before, step = self.step, report.step
+        self.report, self.report_s = report, now_s
+        moves = sum(head.enqueued + head.completed for head in report.heads)
+        progress = 0 if step is None else step.progress, moves
+        if progress != self.progress:
+            if self.progress is not None:
+                self.moved_s = now_s
+            self.progress, self.progress_since_s = progress, now_s
+            self.still_sweeps = self.running_sweeps = 0
+        else:
+            self.still_sweeps += 1
+            self.running_sweeps += report.process.state in _RUNNING
+        if step is None:
+            return
+        if step.healing:
+            self.healed_commits = step.commits
+        if step.last_commit_age_s is not None:
+            self.last_commit_s = now_s - step.last_commit_age_s
+            if self.first_commit_s is None and (before is not None or step.commits == 1):
+                self.first_commit_s = self.last_commit_s
+
+    def _take_process(self, report: StateReport, now_s: float) -> None:
+        if report.process.alive:
+            self.was_alive, self.dead_sightings, self.died_s = True, 0, None
+            return
+        self.dead_sightings += 1
+        if self.died_s is None:
+            self.died_s = now_s - (report.process.dead_age_s or 0.0)
+
+
+def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
+    """Whether the rank is inside a collective of its own replica group.
+
+    A process group that spans replica groups is not its own: that wait is TorchFT's.
+    """
+    across = head.name.startswith(ACROSS) or head.size > track.identity.world_size
+    return head.inside > 0 and head.size > 1 and not across

@@ -1,0 +1,139 @@
+"""The fleet as a decision sees it: who is well, who is accused, what was evicted. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
+from monitor.history import History, RankTrack
+from monitor.incident import Incident, State
+from monitor.names import GroupName, Host
+from monitor.policy import Fleet, GroupView, PastEviction
+from monitor.snapshot import LighthouseAway, Snapshot
+from monitor.tracker import Tracker
+from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
+
+
+def fleet_of(
+    history: History,
+    tracker: Tracker,
+    snapshot: Snapshot,
+    *,
+    config: KeeperConfig,
+    past: Iterable[PastEviction],
+    doubt: str | None,
+) -> Fleet:
+    """What the decisions of this tick are made on.
+
+    Args:
+        history: with this tick's snapshot in it.
+        tracker: with this tick's verdicts in it.
+        snapshot: of this tick.
+        config: thresholds.
+        past: evictions asked for within the budget's hour.
+        doubt: why the monitor does not trust itself; None while it does.
+    """
+    accused = frozenset(
+        group
+        for incident in tracker.open()
+        if incident.state is not State.PENDING and _accuses(incident.verdict)
+        for group in incident.groups
+    )
+    shields = tracker.shielded(snapshot.now_s)
+    away = snapshot.lighthouse
+    fired = [i for i in tracker.incidents.values() if i.milestones.firing_s is not None]
+    return Fleet(
+        now_s=snapshot.now_s,
+        groups={
+            group: _view(
+                history,
+                group,
+                members,
+                well=group not in accused and _anew(members, shields.get(group)),
+            )
+            for group, members in history.groups().items()
+        },
+        accused=accused,
+        doubt=doubt,
+        lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        past=tuple(p for p in past if p.incident_id not in tracker.cut_short),
+        in_flight=_in_flight(tracker, snapshot, config),
+        evicted_signatures=Counter(
+            i.signature for i in fired if not i.open and i.milestones.evict_asked_s is not None
+        ),
+        deaths=Counter(
+            Host(host)
+            for i in fired
+            if i.kind is Kind.DEAD and not i.open
+            for host in i.verdict.evidence.get("host", "").split(", ")
+            if host
+        ),
+    )
+
+
+def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
+    going = {
+        progress.group
+        for progress in snapshot.evictions
+        if progress.left_quorum_s is None
+        and progress.failed is None
+        and snapshot.now_s - progress.asked_s <= config.eviction_deadline_s
+    }
+    awaiting = tracker.awaiting()
+    for incident in tracker.open():
+        if incident.id in awaiting or incident.state is State.EVICTING:
+            going.update(incident.groups)
+    return tuple(sorted(going))
+
+
+def _accuses(verdict: Verdict) -> bool:
+    """Whether it speaks against its groups: what only asks for a person does not, and must not
+    stand in the way of evicting another that hangs.
+    """
+    unsure = verdict.kind in SLOWS_ONLY and verdict.confidence is Confidence.UNSURE
+    return not (unsure or verdict.spare)
+
+
+def _view(
+    history: History, group: GroupName, members: tuple[RankTrack, ...], *, well: bool
+) -> GroupView:
+    died_s = [track.died_s for track in members if track.died_s is not None]
+    whole = len(members) == members[0].identity.world_size
+    return GroupView(
+        group=group,
+        healthy=well and whole and all(_able(history, track) for track in members),
+        alive=tuple(t.rank for t in members if t.fresh is not None and t.fresh.process.alive),
+        replica_id=history.replica_id(group),
+        in_quorum=history.in_quorum(group),
+        heartbeat_age_s=history.heartbeat_age_s(group),
+        dead_for_s=history.now_s - min(died_s) if died_s else None,
+        hosts={track.rank: track.identity.host for track in members},
+    )
+
+
+def _anew(members: tuple[RankTrack, ...], evicted: Incident | None) -> bool:
+    """Whether a group is free of those processes for which it was evicted lately, if it was."""
+    return evicted is None or not any(
+        track.identity.incarnation in evicted.incarnations for track in members
+    )
+
+
+def _able(history: History, track: RankTrack) -> bool:
+    """Whether a rank contributes, or stands ready to: it waits for the others to let it in.
+
+    Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
+    one is out. It must not be counted as missing then.
+    """
+    fresh = track.fresh
+    if history.participating(track):
+        return True
+    return (
+        fresh is not None
+        and fresh.process.alive
+        and not fresh.process.stopped
+        and fresh.step is not None
+        and fresh.step.source == SOURCE_REPORTER
+        and fresh.step.phase == WAITING_PHASE
+    )

@@ -1,0 +1,242 @@
+"""One tick of deciding: history, detectors, inhibition, incidents, policy. Pure.
+
+    snapshot -> History -> wait-for graph -> verdicts -> those that stand -> incidents -> decisions
+
+A detector that crashes makes its kind unknown for this tick (its incidents neither advance
+nor end), is named in `detector_failures`, and stops nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from monitor.config import KeeperConfig
+from monitor.detectors.inhibit import inhibit
+from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.waits import WaitGraph, build
+from monitor.history import History, push
+from monitor.incident import Incident, State
+from monitor.names import GroupName, RankName, group_of
+from monitor.pipeline.fleet import fleet_of
+from monitor.pipeline.rank_health import rank_health
+from monitor.pipeline.result import TickResult
+from monitor.pipeline.roster import DETECTORS, Detector, wanted_records
+from monitor.policy import Decision, Evict, Guard, Hold, PastEviction, decide
+from monitor.self_health import Health, SelfHealth, scaled
+from monitor.snapshot import EvictionProgress, Snapshot
+from monitor.tracker import Tracker
+
+_T = TypeVar("_T")
+
+_HOUR_S: Final = 3600.0
+_GRAPH: Final = "waits"
+_NO_MEMORY: Final = frozenset({"_config", "_detectors"})
+"""What a pipeline is given, not what it remembers."""
+
+
+class Pipeline:
+    """From snapshots to decisions; its only state is what earlier snapshots said.
+
+    Args:
+        config: thresholds.
+        incidents: what the store holds, open ones and the last hour's: they are continued.
+        evictions: what the store holds of the last hour: they count against the budget.
+        detectors: another set, for tests.
+    """
+
+    def __init__(
+        self,
+        config: KeeperConfig,
+        incidents: Sequence[Incident] = (),
+        evictions: Sequence[EvictionProgress] = (),
+        detectors: Sequence[Detector] = DETECTORS,
+    ) -> None:
+        self._config = config
+        self._detectors = tuple(detectors)
+        self._history = History.of(config)
+        self._tracker = Tracker(config)
+        self._tracker.restore(incidents)
+        self._self_health = SelfHealth(config)
+        self._health = Health()
+        self._past: list[PastEviction] = []
+        self._holds: dict[str, tuple[Guard, str]] = {}
+        self._take_past(evictions)
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        """Judge one snapshot; call once per tick, in order of time."""
+        self._health = self._self_health.push(snapshot)
+        self._history.config = scaled(self._config, self._health.scale)
+        push(self._history, snapshot)
+        self._take_past(snapshot.evictions)
+        self._tracker.take_evictions(self._history, snapshot.evictions)
+        failures: dict[str, str] = {}
+        graph = _guarded(_GRAPH, failures, lambda: build(self._history))
+        found, unknown = self._detect(graph, failures)
+        verdicts, inhibited = self._inhibit(found)
+        changed = self._tracker.update(
+            self._history, verdicts, unknown=unknown, inhibited=inhibited
+        )
+        decisions = self._decide(snapshot)
+        wanted: tuple[RankName, ...] | None = ()
+        if graph is not None:
+            self._history.pausing, self._history.inside = graph.pausing, graph.all_in
+            self._history.left_s = graph.left_since(self._history)
+            wanted = _guarded("records", failures, lambda: wanted_records(self._history, graph))
+        return TickResult(
+            now_s=snapshot.now_s,
+            verdicts=verdicts,
+            incidents=self._tracker.shown(),
+            changed=changed,
+            decisions=decisions,
+            wants_records=wanted or (),
+            wants_steps=self._history.wanted_steps(),
+            rank_health=rank_health(self._history, graph),
+            detector_failures=failures,
+            detectors={
+                one.name: graph is not None and one.name not in failures for one in self._detectors
+            },
+            unknown=self._unknown(failures),
+            health=self._health,
+        )
+
+    def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
+        """Kinds of fault that nobody looked for, and why."""
+        blind = failures.get(_GRAPH)
+        found: dict[str, str] = {}
+        for one in self._detectors:
+            if blind is not None:
+                found[one.kind.value] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
+            elif one.name in failures:
+                found[one.kind.value] = f"detector {one.name} crashed: {failures[one.name]}"
+        return found
+
+    # -- for the journal -------------------------------------------------------------------
+
+    def memory(self) -> Mapping[str, object]:
+        """All that earlier snapshots left behind, by name; `monitor.journal` writes it down."""
+        return {name: held for name, held in vars(self).items() if name not in _NO_MEMORY}
+
+    def remember(self, memory: Mapping[str, object]) -> None:
+        """Go on from what `memory` gave at another time.
+
+        Raises:
+            ValueError: it is of a pipeline that remembers other things.
+        """
+        known = self.memory()
+        if memory.keys() != known.keys():
+            raise ValueError(f"expected {sorted(known)}, got {sorted(memory)}")
+        vars(self).update(memory)
+
+    def _detect(
+        self, graph: WaitGraph | None, failures: dict[str, str]
+    ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
+        if graph is None:
+            return (), frozenset(Kind)
+        found: list[Verdict] = []
+        unknown: set[Kind] = set()
+        for detector in self._detectors:
+            call = partial(detector.look, self._history, graph)
+            verdicts = _guarded(detector.name, failures, call)
+            if verdicts is None:
+                unknown.add(detector.kind)
+            else:
+                found += verdicts
+        return tuple(found), frozenset(unknown)
+
+    def _inhibit(
+        self, found: tuple[Verdict, ...]
+    ) -> tuple[tuple[Verdict, ...], Mapping[tuple[Kind, GroupName], str]]:
+        shields = self._tracker.shielded(self._history.now_s)
+        own = {(i.kind, group) for i in self._tracker.open() for group in i.groups}
+        firing = [i.verdict for i in self._tracker.open() if i.state is not State.PENDING]
+        faults = [verdict for verdict in firing if verdict.stops]
+        self._pardon(shields, [v for v in (*firing, *found) if _explains_lag(v)])
+        standing, reasons = inhibit(
+            found,
+            shielded={(kind, group) for group in shields for kind in Kind} - own,
+            blamed=self._tracker.blamed(self._history),
+            stalled=bool(faults) or any(verdict.stops for verdict in found),
+        )
+        return standing, reasons
+
+    def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
+        """Heals, failed commits and entries that an eviction or another fault explains.
+
+        Of a fault that stands for long its victims only: the others have formed a quorum without.
+        Nor does a commit go through while fewer groups than `min_replica_size` are there.
+        """
+        logs, config = self._history.attendance.groups, self._config
+        groups = {group_of(rank) for fault in faults for rank in fault.victims}
+        groups |= {g for v in faults if v.kind is Kind.STATE_CORRUPT for g in v.groups}
+        for group in {*shields, *groups} & logs.keys():
+            logs[group].forgive()
+        since_s = [fault.since_s for fault in faults]
+        since_s += [one.milestones.evict_asked_s or 0.0 for one in shields.values()]
+        if any(self._history.now_s - at_s < config.lag_window_s for at_s in since_s):
+            for log in logs.values():
+                log.failures = []
+
+    # -- deciding --------------------------------------------------------------------------
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        ripe = [
+            incident
+            for incident in self._tracker.ripe(snapshot.now_s)
+            if incident.id not in self._tracker.awaiting()
+        ]
+        emitted: list[Decision] = []
+        fleet = fleet_of(
+            self._history,
+            self._tracker,
+            snapshot,
+            config=self._config,
+            past=self._past,
+            doubt=self._health.hold,
+        )
+        for decision in decide(self._config, fleet, ripe):
+            match decision:
+                case Evict():
+                    self._holds.pop(decision.incident_id, None)
+                    self._tracker.asked(decision.incident_id, snapshot.now_s)
+                    self._past.append(
+                        PastEviction(decision.incident_id, decision.group, snapshot.now_s)
+                    )
+                    emitted.append(decision)
+                case Hold():
+                    said = (decision.guard, decision.reason)
+                    if self._holds.get(decision.incident_id) != said:
+                        self._holds[decision.incident_id] = said
+                        emitted.append(decision)
+        still = {incident.id for incident in self._tracker.open()}
+        self._holds = {key: said for key, said in self._holds.items() if key in still}
+        return tuple(emitted)
+
+    def _take_past(self, evictions: Sequence[EvictionProgress]) -> None:
+        """Count evictions that were not decided here: by hand, or before a restart."""
+        for progress in evictions:
+            known = any(
+                past.incident_id == progress.incident_id
+                and abs(past.asked_s - progress.asked_s) <= self._config.eviction_ack_s
+                for past in self._past
+            )
+            if not known:
+                self._past.append(
+                    PastEviction(progress.incident_id, progress.group, progress.asked_s)
+                )
+        now_s = self._history.now_s
+        self._past = [past for past in self._past if now_s - past.asked_s < _HOUR_S]
+
+
+def _explains_lag(verdict: Verdict) -> bool:
+    """Whether a fault makes commits fail: a standstill, or numbers that a rank votes against."""
+    return verdict.stops or verdict.kind is Kind.STATE_CORRUPT
+
+
+def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:
+    try:
+        return call()
+    except Exception as exc:  # noqa: BLE001 - one crashed detector must not blind the others
+        failures[name] = f"{type(exc).__name__}: {exc}"
+        return None

@@ -1,0 +1,96 @@
+"""What is remembered, as frozen values, and an eviction as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.incident import Incident
+from monitor.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.snapshot import EvictionProgress, Rung, RungOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A decision as it is remembered."""
+
+    incident_id: IncidentId
+    at_s: float
+    action: str
+    """`evict` or `hold`."""
+    guard: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEntry:
+    """A host to which no group may come back."""
+
+    host: Host
+    reason: str
+    author: str
+    """`lightkeeper`, or who asked for it."""
+    since_s: float
+    until_s: float | None
+    """None: until a person releases it."""
+    incident_id: IncidentId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Everything that an earlier monitor left."""
+
+    incidents: tuple[Incident, ...] = ()
+    """Newest first."""
+    decisions: tuple[DecisionRow, ...] = ()
+    evictions: tuple[EvictionProgress, ...] = ()
+    quarantine: tuple[QuarantineEntry, ...] = ()
+    targets: tuple[Mapping[str, Any], ...] = ()
+    notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
+    """Sink, key, and what it was told."""
+
+
+def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
+    """An eviction in plain JSON types, for the store and the API."""
+    return {
+        "incident_id": progress.incident_id,
+        "group": progress.group,
+        "replica_id": progress.replica_id,
+        "asked_s": progress.asked_s,
+        "rungs": [
+            {
+                "rung": str(rung.rung),
+                "started_s": rung.started_s,
+                "finished_s": rung.finished_s,
+                "detail": rung.detail,
+            }
+            for rung in progress.rungs
+        ],
+        "gone_s": progress.gone_s,
+        "left_quorum_s": progress.left_quorum_s,
+        "failed": progress.failed,
+    }
+
+
+def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
+    """Inverse of `eviction_to_json`."""
+    replica_id = body["replica_id"]
+    return EvictionProgress(
+        incident_id=IncidentId(body["incident_id"]),
+        group=GroupName(body["group"]),
+        replica_id=None if replica_id is None else ReplicaId(replica_id),
+        asked_s=body["asked_s"],
+        rungs=tuple(
+            RungOutcome(
+                rung=Rung(rung["rung"]),
+                started_s=rung["started_s"],
+                finished_s=rung["finished_s"],
+                detail=rung["detail"],
+            )
+            for rung in body["rungs"]
+        ),
+        gone_s=body["gone_s"],
+        left_quorum_s=body["left_quorum_s"],
+        failed=body["failed"],
+    )

@@ -1,0 +1,117 @@
+"""Why a fault is over that is not seen now: only positive evidence ends it. Pure.
+
+The rank moved, or is another process, or is gone; that it cannot be seen is no evidence.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
+from monitor.history import History, RankTrack
+from monitor.incident import Incident
+
+GONE_UNCONFIRMED_S: Final = 30.0
+"""Every process gone for so long counts as left, though no new quorum says so yet."""
+
+
+def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that is not seen now is over; None while that is not known."""
+    quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY)
+    return (_settled if quorums else _passed)(history, incident, config)
+
+
+def restarted(history: History, incident: Incident) -> bool:
+    """Whether one of its culprits is another process now."""
+    tracks = _culprit_tracks(history, incident)
+    return any(track.identity.incarnation not in incident.incarnations for track in tracks)
+
+
+def out_of_quorum(history: History, incident: Incident) -> bool:
+    """Whether a quorum without any of its replica ids is seen."""
+    if history.lighthouse is None or not incident.replica_ids:
+        return False
+    members = {member.replica_id for member in history.lighthouse.members}
+    return bool(members) and members.isdisjoint(incident.replica_ids)
+
+
+def _passed(  # noqa: C901, PLR0911 - one reason a line
+    history: History, incident: Incident, config: KeeperConfig
+) -> str | None:
+    tracks = _culprit_tracks(history, incident)
+    unseen_s = history.now_s - incident.last_seen_s
+    asked = incident.milestones.evict_asked_s is not None
+    if restarted(history, incident):
+        return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
+    if not incident.culprits:
+        return _passed_for_all(history, incident, config)
+    if not tracks:
+        return "its ranks are registered no more" if unseen_s >= config.clear_s else None
+    reports = [track.fresh for track in tracks if track.fresh is not None]
+    if len(reports) < len(tracks) or unseen_s < config.clear_s:
+        return None
+    gone = [track for track in tracks if track.died_s is not None]
+    if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in gone if t.died_s):
+        return None  # our kill struck: the next quorum says when it left
+    match incident.kind:
+        case Kind.DEAD:
+            return "the job ended" if gone else "its processes are there again"
+        case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
+            if gone:
+                return "its process ended"
+            if not incident.verdict.stops:
+                return "not seen any more" if unseen_s >= 2 * config.sample_s else None
+            moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
+            return "recovered by itself" if moved else None
+        case Kind.STATE_CORRUPT:
+            return "its process ended" if gone else "its numbers are in order again"
+        case Kind.STRAGGLER:
+            return _keeps_pace(history, incident, gone=bool(gone))
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+            return _settled(history, incident, config)
+
+
+def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault of the quorum is over: it is told by what lasts, not by one process."""
+    unseen_s = history.now_s - incident.last_seen_s
+    if incident.kind is Kind.LIGHTHOUSE_AWAY:
+        back = history.lighthouse is not None and unseen_s >= config.clear_s
+        return "the Lighthouse answers again" if back else None
+    if unseen_s < config.lag_clear_s / 2:
+        return None
+    if not any(group in history.groups() for group in incident.groups):
+        return "its ranks are registered no more" if incident.groups else "commits go through again"
+    return "keeps up again"
+
+
+def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+    """Why a fault that was nobody's is over: somebody moved, or all keep pace."""
+    if incident.kind is Kind.STRAGGLER:
+        return _keeps_pace(history, incident, gone=False)
+    last_s = incident.last_seen_s
+    moved = any(t.moved_s is not None and t.moved_s > last_s for t in history.present())
+    passed = moved and history.now_s - last_s >= config.clear_s
+    return "recovered by itself" if passed else None
+
+
+def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:
+    if gone:
+        return "its process ended"
+    config = history.config
+    quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
+    tracks = _culprit_tracks(history, incident)
+    if len(history.groups()) == 1 or any(not track.phased for track in tracks):
+        calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
+        judged = calm_s > incident.last_seen_s
+    else:
+        windows = history.pace.windows
+        judged = bool(windows) and windows[-1].start_s >= incident.last_seen_s
+    unseen_s = history.now_s - incident.last_seen_s
+    passed = quiet and judged and unseen_s >= config.straggler_clear_s
+    return "keeps pace again" if passed else None
+
+
+def _culprit_tracks(history: History, incident: Incident) -> list[RankTrack]:
+    tracks = (history.tracks.get(rank) for rank in incident.culprits)
+    return [track for track in tracks if track is not None and track.observation is not None]
