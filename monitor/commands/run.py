@@ -168,10 +168,11 @@ def run(args: argparse.Namespace) -> int:
     log.setLevel(logging.INFO)
     options = _options(args)
     # before any thread starts, so that all of them leave the signals to `sigtimedwait`
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         service = Service(options)
     except StartError as exc:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise CommandError(str(exc), USAGE) from exc
     with service:
         _greet(options, service.url)

@@ -1,5 +1,6 @@
 """What must hold for every fault script."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -36,7 +37,9 @@ from tests.monitor.fleet import (
 )
 from worker_server.wire import Identity
 
-SOAK = settings(max_examples=20, deadline=None, derandomize=True,
+DEEP = int(os.environ.get("LIGHTKEEPER_DEEP", "1"))
+"""So many times the examples: 20 for a night."""
+SOAK = settings(max_examples=12 * DEEP, deadline=None, derandomize=DEEP == 1,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
 SHAPES = [(3, 1), (2, 2), (4, 1), (2, 3)]
@@ -170,7 +173,7 @@ def test_dropping_reports_never_adds_an_eviction_of_a_sound_group(
     assert set(drive.evicted()) <= sick
 
 
-@settings(SOAK, max_examples=12)
+@settings(SOAK, max_examples=8 * DEEP)
 @given(sick_fleets(), st.randoms(use_true_random=False), st.floats(0.02, 0.4),
        st.sampled_from(TELLING))  # fmt: skip
 def test_reports_that_come_a_tick_late_never_add_an_eviction_of_a_sound_group(
@@ -232,7 +235,7 @@ def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Sna
     )
 
 
-@settings(SOAK, max_examples=12)
+@settings(SOAK, max_examples=8 * DEEP)
 @given(
     st.sampled_from([(3, 1), (3, 2), (2, 4)]),
     st.sampled_from(sorted(ALL)),
@@ -280,7 +283,7 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(
 
 
 @pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2), (4, 1), (2, 4)])
-@settings(max_examples=2, deadline=None, derandomize=True,
+@settings(max_examples=DEEP, deadline=None, derandomize=DEEP == 1,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                  HealthCheck.large_base_example])  # fmt: skip
 @given(st.data())

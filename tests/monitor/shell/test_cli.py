@@ -87,6 +87,7 @@ def test_a_busy_port_is_one_line_and_status_2(
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         assert main(["monitor", "--bind", bind, "--store", str(tmp_path / "m.db")]) == 2
     assert f"cannot listen on {bind}: Address already in use" in capsys.readouterr().err
+    assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.mark.parametrize("content", ["", "  \n", "two words", "a\nb", "t\u00f6ken", "\x00"])

@@ -274,14 +274,14 @@ WORKER_FAILURES = {
 def test_a_worker_that_did_not_do_it_is_not_believed(
     name: str, fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
 ) -> None:
-    bench = Bench(fleet, lighthouse, fetcher, replace(FAST, confirm_s=4.0, look_s=2.0))
+    bench = Bench(fleet, lighthouse, fetcher, replace(FAST, confirm_s=2.0, look_s=1.0))
     bench.group()
     bench.lighthouse.on_kill = bench.kill_nothing
     bench.ranks[0].evict = WORKER_FAILURES[name]
     progress = bench.evict()
     assert progress.gone_s is None
     assert progress.failed is not None
-    assert progress.failed.startswith("not gone after 4 s: rg_1.0 alive (state S)")
+    assert progress.failed.startswith("not gone after 2 s: rg_1.0 alive (state S)")
     assert len(bench.ranks[0].evictions) > 1  # asked again
     bench.evictors.close()
 

@@ -174,7 +174,7 @@ def scrape(shown: View | None) -> str:
         "lightkeeper_lighthouse_up 1.0",
         "lightkeeper_quorum_id 7.0",
         "lightkeeper_quorum_participants 2.0",
-        'lightkeeper_incidents{kind="not_entered",severity="warning",state="firing"} 1.0',
+        'lightkeeper_incidents{kind="not_entered",severity="critical",state="firing"} 1.0',
         'lightkeeper_incident_transitions_total{kind="not_entered",to="firing"} 1.0',
         'lightkeeper_incident_stage_seconds_count{stage="detect"} 1.0',
         'lightkeeper_evictions_total{kind="dead",outcome="gone"} 1.0',
