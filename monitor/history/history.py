@@ -31,9 +31,12 @@ _COLLECTIVES_A_STEP: Final = 10
 
 
 @dataclass(slots=True)
-class _Record:
+class Reading:
+    """A flight record that was read."""
+
     record: RankRecord
     answer: FlightRecord
+    """The WorkerServer's whole answer, of which `record` is the ring."""
     at_s: float
 
 
@@ -68,7 +71,7 @@ class History:
     """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
     inside: frozenset[RankName] = frozenset()
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
-    _records: dict[RankName, _Record] = field(default_factory=dict)
+    _records: dict[RankName, Reading] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -174,16 +177,22 @@ class History:
             and self.in_quorum(track.group) is not False
         )
 
-    def record(self, track: RankTrack) -> RankRecord | None:
+    def reading(self, track: RankTrack) -> Reading | None:
         """A flight record of this incarnation that is fresh enough to be evidence."""
         held = self._records.get(track.rank)
         if held is None or held.record.incarnation != track.identity.incarnation:
             return None
-        return held.record if self.now_s - held.at_s <= self.config.record_fresh_s else None
+        return held if self.now_s - held.at_s <= self.config.record_fresh_s else None
+
+    def record(self, track: RankTrack) -> RankRecord | None:
+        """The ring of such a reading."""
+        held = self.reading(track)
+        return None if held is None else held.record
 
     def answer(self, track: RankTrack) -> FlightRecord | None:
-        """The WorkerServer's whole answer of which `record` is the ring."""
-        return None if self.record(track) is None else self._records[track.rank].answer
+        """The WorkerServer's whole answer of such a reading."""
+        held = self.reading(track)
+        return None if held is None else held.answer
 
     def record_age_s(self, rank: RankName) -> float | None:
         """Since the rank's flight record was read; None when there is none."""
@@ -232,7 +241,7 @@ class History:
             if not isinstance(record, FlightRecord):
                 continue
             try:
-                self._records[rank] = _Record(from_ring(record), record, self.now_s)
+                self._records[rank] = Reading(from_ring(record), record, self.now_s)
             except FlightRecordError:
                 continue  # unreadable is as good as missing: no evidence either way
 
