@@ -27,11 +27,11 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(BIN)/python -m pytest -q -n 3 -m 'not integration' $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
 	$(BIN)/python -m pytest -q -m integration $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(BIN)/python -m pytest -q -n 3 -m 'not integration' $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
 	$(BIN)/python -m pytest -q -m integration $(ARGS)

@@ -178,7 +178,7 @@ def _late(table: Table, comers: list[Late], sick: set[int]) -> Iterator[Verdict]
 def _paces(table: Table, done: Work, step_s: Floats) -> list[Pace]:
     found = []
     for crew in done.crews:
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(all="ignore"):
             ratios = wording.column_medians(crew.pace / cohort.usual(crew.pace))
         slow = slow_steps(crew, step_s)
         seen = ~np.isnan(crew.pace)

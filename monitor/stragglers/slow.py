@@ -182,7 +182,7 @@ def _as_elsewhere(crew: Crew, elsewhere: Floats | None, stretch: Stretch) -> boo
         return False
     mine = slice(stretch.first, stretch.last + 1)
     peers = cohort.usual(crew.pace)[mine, stretch.member] * crew.seconds[mine, 0]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         against = float(np.nanmedian(peers / elsewhere[mine]))
     return 1 / RATIO < against < RATIO
 

@@ -105,7 +105,7 @@ def _rows(table: Table) -> tuple[_Rows, NDArray[np.intp]]:
     keys, usual, _ = quantiles(kind * len(stages) + stage, duration, _BASE)
     base = np.full(max(1, len(there)) * len(stages), np.nan)
     base[keys] = usual
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         relative = duration / base[kind * len(stages) + stage]
     good = np.isfinite(relative)  # a kind that takes no time at all has no ratio
     names = tuple(table.ops[code // chunks] for code in there.tolist())
@@ -182,9 +182,9 @@ def _crew(
         usual += np.where(there, weight * centre, 0.0)
         whole += np.where(there, weight, 0.0)
         seconds += np.nan_to_num(weight * centre)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(all="ignore"):
             ratios.setdefault(name, []).append(held / cohort.usual(held))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         pace, own = mine / usual, mine / whole
     by_op = {name: _mean(held) for name, held in sorted(ratios.items())}
     return Crew(stage, ranks, pace, own, seconds, by_op)

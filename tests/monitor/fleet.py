@@ -661,6 +661,8 @@ class SimFleet:
         name = ranks[0].group if ranks else ""
         for place in ("gather", "reduce"):
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
+            if not inside:
+                continue
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
             whole = whole and self._since(inside) >= self.link_s.get(name, 0.0)
@@ -707,6 +709,8 @@ class SimFleet:
 
     def _barrier(self) -> None:
         if self.now_s < self.no_quorum_until_s:
+            return
+        if not any(r.place == "cross" for ranks in self.groups.values() for r in ranks):
             return
         inside = {
             name: all(r.place == "cross" and r.alive for r in ranks)

@@ -282,7 +282,7 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(
     assert (said > 0) is not without_effect or telling
 
 
-@pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2), (4, 1), (2, 4)])
+@pytest.mark.parametrize(("groups", "size"), [(4, 1), (2, 3)])
 @settings(max_examples=DEEP, deadline=None, derandomize=DEEP == 1,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                  HealthCheck.large_base_example])  # fmt: skip

@@ -33,6 +33,8 @@ from tests.monitor.shell.fakes import (
 )
 
 REPLICA = ReplicaId("rg_1:uuid1")
+pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
+
 FAST = Patience(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
 
 
