@@ -16,7 +16,7 @@ from monitor.arrivals import ArrivalBook
 from monitor.attendance import Attendance
 from monitor.config import KeeperConfig
 from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
-from monitor.habits import Habits
+from monitor.habits import Gap, Habits
 from monitor.history.track import RankTrack
 from monitor.losses import LossBook
 from monitor.names import GroupName, Host, RankName, ReplicaId
@@ -26,7 +26,7 @@ from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
 from worker_server.wire import FlightRecord
 
 _FORGET_S: Final = 3600.0
-_COLLECTIVES_A_STEP: Final = 10
+COLLECTIVES_A_STEP: Final = 10
 """Collectives that stand for a step of the warm-up where no steps are reported."""
 
 
@@ -38,6 +38,17 @@ class Reading:
     answer: FlightRecord
     """The WorkerServer's whole answer, of which `record` is the ring."""
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A gap of which it is not known yet whether it ended well, and where the rank stood then."""
+
+    gap: Gap
+    commits: int
+    failures: int
+    done: int
+    """Collectives completed."""
 
 
 @dataclass(slots=True)
@@ -67,6 +78,8 @@ class History:
     """Who comes late to collectives, of ranks that report no phases."""
     pausing: frozenset[RankName] = frozenset()
     """Ranks that stood still by themselves in the previous tick, as the wait-for graph had it."""
+    unproven: dict[RankName, Unproven] = field(default_factory=dict)
+    """Long collectives that may have ended by an error."""
     left_s: dict[RankName, float] = field(default_factory=dict)
     """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
     inside: frozenset[RankName] = frozenset()
@@ -97,7 +110,7 @@ class History:
         warm_up = self.config.warm_up_commits
         if track.step is None:
             heads = () if track.report is None else track.report.heads
-            return sum(head.completed for head in heads) < _COLLECTIVES_A_STEP * warm_up
+            return sum(head.completed for head in heads) < COLLECTIVES_A_STEP * warm_up
         return track.commits - (track.healed_commits or 0) < warm_up
 
     def learned_step_s(self, track: RankTrack) -> float:

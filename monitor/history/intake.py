@@ -48,6 +48,7 @@ def _push_rank(history: History, observation: Observation) -> None:
             history.disturbed_s = now_s
         track = RankTrack(identity, now_s, now_s, predecessor)
         history.habits.forget(observation.rank)
+        history.unproven.pop(observation.rank, None)
         history.tracks[observation.rank] = track
     track.observation, track.seen_s = observation, now_s
     report = observation.report

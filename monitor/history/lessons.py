@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from monitor.habits import Gap, pauses_of
-from monitor.history.history import History
+from monitor.history.history import COLLECTIVES_A_STEP, History, Unproven
 from monitor.history.track import INSIDE, OUTSIDE, RankTrack, inside_own_group
 from monitor.snapshot import Snapshot
 from worker_server.wire import LONG_PHASES, StateReport, StepLog
@@ -18,6 +18,7 @@ from worker_server.wire import LONG_PHASES, StateReport, StepLog
 def learn(history: History, track: RankTrack, before: StateReport, since_s: float) -> None:
     """Remember a pause that this report shows to be over."""
     report = track.report
+    _prove(history, track)
     if track.rank in history.inside and track.still_sweeps == 0:
         _learn_inside(history, track, before, since_s)
     if report is None or history.starting(track) or before.process.stopped:
@@ -59,11 +60,40 @@ def learn_from_past(history: History, snapshot: Snapshot) -> None:
 
 
 def _learn_inside(history: History, track: RankTrack, before: StateReport, since_s: float) -> None:
-    """Remember a long collective that all were in and that ended well."""
+    """Keep a long collective that all were in until it is known how it ended."""
     ages_s = [head.age_s for head in before.heads if inside_own_group(head, track)]
     if ages_s:
         role, span_s = track.identity.group_rank, max(ages_s) + since_s
-        history.habits.take(Gap(track.rank, role, INSIDE, span_s, history.now_s))
+        gap = Gap(track.rank, role, INSIDE, span_s, history.now_s)
+        history.unproven[track.rank] = Unproven(gap, track.commits, _failures(track), _done(track))
+
+
+def _prove(history: History, track: RankTrack) -> None:
+    """Remember the collective that was kept, once what came after shows that it ended well.
+
+    A peer that dies, or that we put out, ends it too, by an error: what comes then is no commit.
+    """
+    kept = history.unproven.get(track.rank)
+    if kept is None:
+        return
+    if track.step is None:
+        well, badly = _done(track) - kept.done >= COLLECTIVES_A_STEP, False
+    else:
+        badly = _failures(track) > kept.failures or track.step.errored
+        well = track.commits > kept.commits
+    if well or badly:
+        del history.unproven[track.rank]
+    if well and not badly:
+        history.habits.take(kept.gap)
+
+
+def _failures(track: RankTrack) -> int:
+    return 0 if track.step is None else track.step.commit_failures
+
+
+def _done(track: RankTrack) -> int:
+    """Collectives that the rank has completed."""
+    return 0 if track.report is None else sum(head.completed for head in track.report.heads)
 
 
 def _pauses(before: StateReport, after: StateReport, since_s: float) -> Iterable[tuple[str, float]]:

@@ -6,7 +6,7 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Snapshot, Unreachable
-from tests.monitor.fleet import Drive, SimFleet, at, jam, jam_across, pause
+from tests.monitor.fleet import Drive, Fault, SimFleet, at, jam, jam_across, pause, restart
 
 
 def test_a_group_in_which_all_are_inside_the_same_thing_is_told_and_nobody_is_accused() -> None:
@@ -42,6 +42,29 @@ def test_a_collective_that_took_50_s_before_is_not_accused_of_60() -> None:
     drive = Drive(SimFleet(3, 2, script), KeeperConfig(stuck_inside_s=55.0)).run(200)
     assert list(drive.fired.values()) == [38.0]
     assert not drive.evicts
+
+
+def breaks_off(rank: str) -> Fault:
+    """A jam ends because this rank dies: its peers leave the collective by an error."""
+
+    def do(fleet: SimFleet) -> None:
+        victim = fleet.rank(rank)
+        for peer in fleet.groups[victim.group]:
+            peer.leave_collective(fleet.now_s)
+            peer.place, peer.left_s = "pause", 60.0
+        fleet.kill(victim)
+        fleet.jammed_until_s.clear()
+
+    return do
+
+
+def test_a_collective_that_a_death_ended_teaches_nothing() -> None:
+    script = [at(20, jam("rg_1")), at(70, breaks_off("rg_1.0")), at(75, restart("rg_1"))]
+    script += [at(120, jam("rg_1"))]
+    config = KeeperConfig(observe=True)
+    drive = Drive(SimFleet(3, 2, script), config).run(160)
+    found = [drive.fired[i.id] for i in drive.seen.values() if i.kind == "deadlock"]
+    assert found == [38.0, 138.0]
 
 
 def test_a_job_in_which_all_wait_across_groups_is_told_and_nobody_is_accused() -> None:
