@@ -86,6 +86,7 @@ class History:
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
     _records: dict[RankName, Reading] = field(default_factory=dict)
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
+    _replica_ids: dict[GroupName, ReplicaId] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: KeeperConfig) -> History:
@@ -157,12 +158,7 @@ class History:
 
     def replica_id(self, group: GroupName) -> ReplicaId | None:
         """The replica id under which a group's present processes know themselves."""
-        known = [
-            (track.died_s is not None, track.step.replica_id)
-            for track in self._groups.get(group, ())
-            if track.step is not None and track.step.replica_id is not None
-        ]
-        return min(known, key=lambda item: item[0])[1] if known else None
+        return self._replica_ids.get(group)
 
     def in_quorum(self, group: GroupName) -> bool | None:
         """Whether the group's present replica id is in the last quorum; None when unknown."""
@@ -247,6 +243,9 @@ class History:
         for track in self.present():
             groups.setdefault(track.group, []).append(track)
         self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
+        # asked for by every rank of a group, so looked for once a tick
+        found = ((name, _replica_id(tracks)) for name, tracks in self._groups.items())
+        self._replica_ids = {name: replica for name, replica in found if replica is not None}
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
         """Keep the flight records of this tick that can be read."""
@@ -257,6 +256,16 @@ class History:
                 self._records[rank] = Reading(from_ring(record), record, self.now_s)
             except FlightRecordError:
                 continue  # unreadable is as good as missing: no evidence either way
+
+
+def _replica_id(members: tuple[RankTrack, ...]) -> ReplicaId | None:
+    """Of a group's processes, those alive first: one that died may have had another."""
+    known = [
+        (track.died_s is not None, track.step.replica_id)
+        for track in members
+        if track.step is not None and track.step.replica_id is not None
+    ]
+    return min(known, key=lambda item: item[0])[1] if known else None
 
 
 def _order(track: RankTrack) -> tuple[str, int]:
