@@ -12,17 +12,9 @@ from tests.monitor.shell.fakes import FakeFleet
 
 
 @pytest.fixture
-def http() -> Iterator[FakeFleet]:
-    made = FakeFleet()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def fetcher() -> Iterator[Fetcher]:
-    made = Fetcher()
-    yield made
-    made.close()
+def http(fleet: FakeFleet) -> FakeFleet:
+    """What answers over HTTP, where another fleet is simulated."""
+    return fleet
 
 
 @pytest.fixture

@@ -43,13 +43,6 @@ class Judge:
 
 
 @pytest.fixture
-def lighthouse() -> Iterator[FakeLighthouse]:
-    made = FakeLighthouse()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def service(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Service]:
     options = Options(
         KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret"

@@ -10,13 +10,6 @@ from tests.monitor.notify.scene import Bench, Disk, Receiver
 
 
 @pytest.fixture
-def fetcher() -> Iterator[Fetcher]:
-    made = Fetcher()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def receiver() -> Iterator[Receiver]:
     made = Receiver()
     yield made

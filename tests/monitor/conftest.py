@@ -1,3 +1,5 @@
+"""What ranks, Lighthouse and network look like from the monitor, for all of its tests."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
