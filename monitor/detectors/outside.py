@@ -91,8 +91,8 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     if head.inside == 0:
         return False
     known = next((own for own in _across(track) if own.name == head.name), None)
-    if known is None:
-        return False  # it is in no such group: nobody waits for it there
+    if known is None or known.enqueued == 0:
+        return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id
     return known.enqueued < head.inside if same else not track.phased
 

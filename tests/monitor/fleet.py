@@ -14,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from monitor.config import KeeperConfig
 from monitor.habits import with_pauses
@@ -128,15 +129,15 @@ class SimRank:
     loss: float | None = None
     loss_factor: float = 1.0
 
-    @property
+    @cached_property
     def name(self) -> RankName:
         return rank_name(self.group, self.index)
 
-    @property
+    @cached_property
     def replica_id(self) -> ReplicaId:
         return ReplicaId(f"{self.group}:uuid{self.born}")
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
         return Identity(
             job="job",
@@ -836,6 +837,10 @@ class SimFleet:
             host = ranks[0]
             if host.alive and not host.stopped and host.place != "start":
                 self.heartbeat_s[host.replica_id] = self.now_s
+        hosts = [self.groups[name][0] for name in self.quorum if name in self.groups]
+        beating = sum(self.heartbeat_s.get(host.replica_id) == self.now_s for host in hosts)
+        if beating == len(self.quorum):
+            return
         for name in sorted(self.quorum):
             beat_s = (
                 self.heartbeat_s.get(self.groups[name][0].replica_id, START_S)

@@ -11,6 +11,7 @@ from monitor.policy import Guard
 from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
     Drive,
+    Fault,
     SimFleet,
     at,
     cpu_stall,
@@ -183,6 +184,28 @@ def test_whoever_is_the_last_to_leave_a_collective_is_not_blamed_for_the_wait_fo
     """rg_1.0 keeps its group waiting for 20 s; as it goes on, rg_1.1 gets no CPU for 3 s."""
     script = [at(20, pause(["rg_1.0"], "other", 20.0)), at(39.5, cpu_stall("rg_1.1", 4.0))]
     assert not Drive(SimFleet(2, 2, script)).run(60).seen
+
+
+def waits_alone(rank: str) -> Fault:
+    return pause([rank], "communication", 86_400.0)
+
+
+def test_a_rank_that_says_it_waits_and_is_in_no_collective_is_found_after_30_s() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, waits_alone("rg_1.0"))], across=True)).run(60)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("rg_1.0",)
+    assert incident.verdict.victims == ("rg_0.0", "rg_2.0")
+    assert drive.fired[incident.id] == 52.0
+    assert drive.evicted() == ["rg_1"]
+
+
+def test_who_has_entered_nothing_in_a_new_quorum_may_still_take_the_weights() -> None:
+    def new_quorum(fleet: SimFleet) -> None:
+        for rank in fleet.ranks():
+            rank.across = int(rank.name != "rg_1.0")
+
+    script = [at(20, waits_alone("rg_1.0")), at(21, new_quorum)]
+    assert not Drive(SimFleet(3, 1, script, across=True)).run(60).seen
 
 
 def coarse(snapshot: Snapshot) -> Snapshot:
