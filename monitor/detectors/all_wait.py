@@ -3,7 +3,8 @@
 Theory of operation. When every rank of every group waits for the others and nothing moves, no group
 has evidence against it by phases or heads. The records of one rank of each group may name the one
 whose GPU or link is behind: then its group is accused. Otherwise all groups tie; that is told,
-without accusing anybody, for a wrong guess would evict a sound group and leave the fault in.
+without accusing anybody, for a wrong guess would evict a sound group and leave the fault in. Who
+has not entered is the heads' to say (`outside`): in a new quorum it may still take the weights.
 """
 
 from __future__ import annotations
@@ -73,9 +74,13 @@ def _still_s(history: History, graph: WaitGraph) -> float | None:
         return None
     if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
         return None
-    if any(history.starting(track) for track in tracks):
+    if any(history.starting(track) or _heals(track) for track in tracks):
         return None
     return min((track.stall_s for track in tracks), default=None)
+
+
+def _heals(track: RankTrack) -> bool:
+    return track.step is not None and track.step.healing
 
 
 def _lane(history: History) -> tuple[RankTrack, ...]:
@@ -99,7 +104,7 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
     found = [
         (one, tuple(sorted(RankName(job.name(rank)) for rank in one.culprits)))
         for one in analyse(job).findings
-        if sure(one) and one.kind in (Fault.GPU_BEHIND, Fault.NOT_ENTERED, Fault.NOT_ENQUEUING)
+        if sure(one) and one.kind is Fault.GPU_BEHIND
     ]
     found = [(one, names) for one, names in found if set(names) <= here]
     groups = {group for _, names in found for group in groups_of(names)}

@@ -205,7 +205,9 @@ def test_who_has_entered_nothing_in_a_new_quorum_may_still_take_the_weights() ->
             rank.across = int(rank.name != "rg_1.0")
 
     script = [at(20, waits_alone("rg_1.0")), at(21, new_quorum)]
-    assert not Drive(SimFleet(3, 1, script, across=True)).run(60).seen
+    drive = Drive(SimFleet(3, 1, script, across=True)).run(100)
+    assert [incident.culprits for incident in drive.seen.values()] == [()]
+    assert not drive.evicts
 
 
 def coarse(snapshot: Snapshot) -> Snapshot:
