@@ -1,6 +1,7 @@
-"""Who is missing, for ranks that report no phases: by the heads of their process groups.
+"""Who is missing, where phases do not tell: by the heads of the process groups.
 
-Theory of operation. A rank that only attached still counts its collectives. Whoever is in none,
+Theory of operation. A rank that only attached still counts its collectives, and so does one that
+says only that it waits. Whoever is in none,
 while peers stand in one that it has not entered, is missing there: the wait itself is the witness.
 Between replica groups there are two such places: TorchFT's own process group, whose sequence ids
 begin again with each quorum, and the quorum, which a rank enters when its Manager begins a step
@@ -34,7 +35,7 @@ def missed(
     standing: Mapping[RankName, Standing],
     stuck: Iterable[Stuck],
 ) -> dict[RankName, tuple[RankName, ...]]:
-    """Ranks without phases that are in no collective -> those who wait for them; both sorted."""
+    """Ranks that may be in no collective -> those who wait for them there; both sorted."""
     found: dict[RankName, set[RankName]] = {}
     for one in stuck:
         for rank in one.absent:
@@ -46,6 +47,8 @@ def missed(
         for track in tracks:
             lanes.setdefault(track.identity.group_rank, []).append(track)
         for track in unknown:
+            if history.in_quorum(track.group) is False:
+                continue  # nobody waits for it there, however its quorum id reads
             mates = lanes[track.identity.group_rank]
             still_s = history.config.stall_floor_s / 2
             others = (m for m in mates if m.group != track.group and m.stall_s >= still_s)
@@ -56,13 +59,9 @@ def missed(
 
 
 def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
-    """Whether a rank may be in no collective at all: it does not say, or says only that it waits.
-
-    Of one that says so, and whose collectives across groups are seen, that it is in none counts.
-    """
-    if standing is not Standing.WAITING:
-        return standing is Standing.UNKNOWN
-    return track.phased and bool([*_across(track)]) and not inside_across(track)
+    """Whether it may be in no collective at all: it does not say, or says only that it waits."""
+    waits = standing is Standing.WAITING and not inside_across(track)
+    return waits or standing is Standing.UNKNOWN
 
 
 def _across(track: RankTrack) -> Iterable[GroupHead]:
@@ -76,9 +75,9 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
         return False
     if any(_not_entered(head, mate, track) for head in _across(mate)):
         return True
-    ours, theirs = track.step, mate.step
     if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
         return False
+    ours, theirs = track.step, mate.step
     if ours is None or theirs is None or inside_across(mate):
         return False
     if not ours.source == theirs.source == _QUORUMS:

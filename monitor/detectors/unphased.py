@@ -1,4 +1,4 @@
-"""Hangs of ranks that report no phases (classes H1 and H2): heads point, records decide.
+"""Hangs that phases do not show (classes H1 and H2): heads point, records decide.
 
 Theory of operation. Heads at every tick show who is missing (`outside`). They do not show every
 wait: DDP's reducer calls collectives from C++. So the records of the group are asked for once the

@@ -17,6 +17,7 @@ from tests.monitor.fleet import (
     hang,
     mismatch,
     pause,
+    shut_out,
     stop,
 )
 from worker_server.wire import StateReport
@@ -146,3 +147,26 @@ def hidden(snapshot: Snapshot) -> Snapshot:
 
 def test_ranks_that_show_nothing_at_all_are_unknown_and_not_accused() -> None:
     assert not Drive(attached(2, 2, at(20, hang("rg_1.1"))), alter=hidden).run(60).seen
+
+
+def asks_for_the_quorum(snapshot: Snapshot) -> Snapshot:
+    """Who is in no quorum waits for TorchFT by gRPC, which no head shows, and knows the old one."""
+    members = {member.replica_id for member in snapshot.lighthouse.members}
+
+    def change(seen: Observation) -> Observation:
+        report = seen.report
+        if report is None or report.step is None or report.step.replica_id in members:
+            return seen
+        heads = tuple(replace(h, inside=0, enqueued=h.completed) for h in report.heads)
+        step = replace(report.step, quorum_id=1)
+        return replace(seen, outcome=replace(report, heads=heads, step=step))
+
+    return replace(snapshot, observations=tuple(change(seen) for seen in snapshot.observations))
+
+
+def test_a_group_that_the_quorum_left_out_is_not_missed_in_it() -> None:
+    script = [at(20, shut_out("rg_1")), at(60, hang("rg_2.0"))]
+    fleet = SimFleet(3, 1, script, source="torchft", across=True)
+    drive = Drive(fleet, alter=asks_for_the_quorum).run(110)
+    assert {i.culprits for i in drive.seen.values() if i.kind == "not_entered"} == {("rg_2.0",)}
+    assert drive.evicted() == ["rg_2"]
