@@ -74,3 +74,8 @@ def is_finite(value: Any) -> bool | None:
         return isfinite(value if value.__class__ is float else to_float(value))
     except OddFigureError:
         return None
+
+
+def none_is_spoilt(*values: Any) -> bool:
+    """Whether none of these is known to be NaN or infinite; what cannot be read is not."""
+    return all(is_finite(value) is not False for value in values)

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from worker_server import wire
-from worker_server.figures import is_finite
+from worker_server.figures import none_is_spoilt
 from worker_server.fingerprint import Fingerprinter
 from worker_server.loop import Loop
 from worker_server.page.writer import PageWriter
@@ -150,7 +150,7 @@ class NullReporter:
         where: str = LOCAL,  # noqa: ARG002
     ) -> bool:
         """The same answer: a loop that votes by it must not vote otherwise without us."""
-        return is_finite(loss) is not False and is_finite(grad_norm) is not False
+        return none_is_spoilt(loss, grad_norm)
 
     def fingerprint(
         self,
@@ -201,7 +201,7 @@ class Reporter(Voice):
             return self._soundness.look(loss, grad_norm, where)
         except Exception as exc:  # noqa: BLE001  the vote is not ours to break
             self._disable(exc)
-            return is_finite(loss) is not False and is_finite(grad_norm) is not False
+            return none_is_spoilt(loss, grad_norm)
 
     def fingerprint(
         self,

@@ -18,6 +18,7 @@ from monitor.cli import main
 from monitor.commands import analyze
 from tests.corpus.cases import Case
 from tests.monitor.shell.process import into_closed_pipe
+from tests.monitor.shell.refusal import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +161,7 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
 ) -> None:
     _bad_input(tmp_path)
     words = [word if word.startswith("--") else str(tmp_path / word) for word in words]
-    assert main(["analyze", *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("lightkeeper: ")
-    assert line in said.err
-    assert said.err.count("\n") == 1
-    assert "\x1b" not in said.err
+    assert_refused(["analyze", *words], line, capsys)
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "many", "99999999999"])

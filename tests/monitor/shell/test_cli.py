@@ -17,6 +17,7 @@ from monitor.config import KeeperConfig
 from monitor.service import Options, Service
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.shell.process import TOKEN, Monitor, lightkeeper
+from tests.monitor.shell.refusal import assert_refused
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +72,7 @@ def test_a_wrong_option_is_one_line_and_status_2(
         words += ["--bind", "127.0.0.1:0"]
     if "--store" not in words:
         words += ["--store", str(tmp_path / "m.db")]
-    assert main(["monitor", *words]) == 2
-    said = capsys.readouterr()
-    assert line in said.err
-    assert said.err.startswith("lightkeeper: ")
-    assert said.err.count("\n") == 1
+    assert_refused(["monitor", *words], line, capsys)
 
 
 def test_a_busy_port_is_one_line_and_status_2(

@@ -16,6 +16,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands import stragglers
 from tests.monitor.shell.process import ROOT, environment, into_closed_pipe
+from tests.monitor.shell.refusal import assert_refused
 from tests.monitor.stragglers.jobs import OPS, Recorded, Slow, write_csv, write_parquet
 
 RECORDED = [
@@ -190,13 +191,7 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
     words: list[str], line: str, bad: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [word if word.startswith("--") else str(bad / word) for word in words]
-    assert main(["stragglers", *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("lightkeeper: ")
-    assert line in said.err
-    assert said.err.count("\n") == 1
-    assert "\x1b" not in said.err
+    assert_refused(["stragglers", *words], line, capsys)
 
 
 @pytest.fixture(scope="module")
