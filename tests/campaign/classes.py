@@ -107,7 +107,6 @@ _CLASSES: Final = (
         _hang("communication"),
         _HUNG,
         limit_s=90.0,
-        open_question="in this phase a rank that waits and one that hangs report the same",
     ),
     FaultClass("mismatch-op", "all_gather for all_reduce", _mismatch("op"), _MISMATCH, _PAIRS),
     FaultClass(
