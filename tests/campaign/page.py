@@ -67,8 +67,8 @@ def _campaign(lines: Sequence[Line]) -> str:
             f"an innocent group evicted: {evicted}"
         ),
         (
-            "- target for a hang: fires at most 5 s after its threshold (5 s or 10 step times; 15 s "
-            "while its main thread runs; 30 s in phase communication; docs/thresholds.md)"
+            "- target for a hang: fires at most 5 s after its threshold (5 s or 10 step times; 15 "
+            "s while its main thread runs; 30 s in phase communication; docs/thresholds.md)"
         ),
     ]
     return "\n".join(["## Campaign", "", *facts, "", *rows, "", _LEGEND, ""])

@@ -147,6 +147,20 @@ try:
     torch.compile(lambda x: x * 2, backend=broken)(torch.ones(2))
 except Exception:
     print("failed", tags())
+from torch._dynamo.callback import callback_handler
+for ours in (*callback_handler.start_callbacks, *callback_handler.end_callbacks):
+    ours()
+print("called as older torches do", tags())
+"""
+
+ANOTHER_TORCH = """
+import sys, types, worker_server
+for name in ("torch", "torch._dynamo"):
+    sys.modules[name] = types.ModuleType(name)
+from worker_server.integrations.compiler import declare_compilations
+sys.modules["torch._dynamo.callback"] = types.ModuleType("torch._dynamo.callback")
+declare_compilations(worker_server.attach())
+print("trains")
 """
 
 
@@ -154,4 +168,13 @@ def test_a_compilation_is_tagged_while_it_lasts(run_dir):
     done = run(COMPILES, run_dir)
     assert done.stdout.split("\n")[:-1] == [
         "before ()", "while ('compile',)", "after ()", "failed ()",
+        "called as older torches do ()",
     ]  # fmt: skip
+
+
+def test_a_torch_that_calls_nobody_back_is_one_warning(run_dir):
+    done = run(ANOTHER_TORCH, run_dir, LIGHTKEEPER_TORCH="0")
+    assert (done.returncode, done.stdout) == (0, "trains\n")
+    assert (
+        done.stderr.count("RuntimeWarning: lightkeeper does not see what torch.compile does") == 1
+    )

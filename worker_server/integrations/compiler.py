@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from worker_server.complaint import complain
 from worker_server.torch_hook import when_imported
 
 TAG = "compile"
@@ -29,10 +30,15 @@ def declare_compilations(reporter: Tagging) -> None:
 
 
 def _listen(tag: AbstractContextManager[Any]) -> None:
-    from torch._dynamo.callback import callback_handler  # noqa: PLC0415  it is there
+    """Never raises: it runs inside an import, and other torches have other things there."""
+    try:
+        from torch._dynamo.callback import callback_handler  # noqa: PLC0415  it is there
 
-    callback_handler.register_start_callback(lambda _: tag.__enter__())
-    callback_handler.register_end_callback(lambda _: _close(tag))
+        # older torches call back without arguments
+        callback_handler.register_start_callback(lambda *_: tag.__enter__())
+        callback_handler.register_end_callback(lambda *_: _close(tag))
+    except Exception as exc:  # noqa: BLE001
+        complain(f"lightkeeper does not see what torch.compile does: {exc!r}", stacklevel=2)
 
 
 def _close(tag: AbstractContextManager[Any]) -> None:
