@@ -101,11 +101,15 @@ class Attended:
         self.absent_since_s, self.others_commits = None, 0
 
     def forget(self, before_s: float) -> None:
-        """Drop what is older."""
-        self.heals = [at_s for at_s in self.heals if at_s >= before_s]
-        self.failures = [one for one in self.failures if one.at_s >= before_s]
-        self.commits = [one for one in self.commits if one[0] >= before_s]
-        self.entries = [at_s for at_s in self.entries if at_s >= before_s]
+        """Drop what is older; each list is in order of time, and mostly nothing has aged."""
+        while self.heals and self.heals[0] < before_s:
+            del self.heals[0]
+        while self.failures and self.failures[0].at_s < before_s:
+            del self.failures[0]
+        while self.commits and self.commits[0][0] < before_s:
+            del self.commits[0]
+        while self.entries and self.entries[0] < before_s:
+            del self.entries[0]
 
 
 @dataclass(slots=True)

@@ -9,6 +9,8 @@ has not entered is the heads' to say (`outside`): in a new quorum it may still t
 
 from __future__ import annotations
 
+from statistics import median_low
+
 from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Fault, Finding
 from monitor.detectors.recorded import sure
@@ -64,14 +66,18 @@ def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 
 def _hang_after_s(history: History) -> float:
-    return max((history.hang_after_s(track) for track in history.present()), default=0.0)
+    """Of them all: they step together, and one may have learned from a start that was slow."""
+    spans = [history.hang_after_s(track) for track in history.present()]
+    return median_low(spans) if spans else 0.0
 
 
 def _still_s(history: History, graph: WaitGraph) -> float | None:
     """How long all have waited across groups at least; None when somebody does not."""
     tracks = history.present()
-    if len(history.groups()) < 2 or history.away is not None:
+    if len(history.groups()) < 2:
         return None
+    if history.away is not None or history.unfollowed() is not None:
+        return None  # `lighthouse_away` tells
     if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
         return None
     if any(history.starting(track) or _heals(track) for track in tracks):

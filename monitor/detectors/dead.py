@@ -57,7 +57,8 @@ def _verdict(
     own = [track for track in gone if not _waited_for_another(track, gone)] or gone
     first_s = min(_died_s(history, track) for track in own)
     slack_s = history.config.death_slack_s
-    culprits = tuple(t.rank for t in own if _died_s(history, t) - first_s <= slack_s)
+    first = [track for track in own if _died_s(history, track) - first_s <= slack_s]
+    culprits = tuple(t.rank for t in first if not _taken_along(history, t, first))
     followed = tuple(track.rank for track in gone if track.rank not in culprits)
     victims = tuple(sorted({*graph.victims(culprits), *followed}))
     alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
@@ -101,6 +102,22 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
             if any(h.name == head.name and h.enqueued < head.inside for h in there):
                 return True
     return False
+
+
+def _taken_along(history: History, track: RankTrack, first: list[RankTrack]) -> bool:
+    """Whether a launcher's SIGTERM ended it once another of its group had died of something else.
+
+    The order alone is too close to tell; the signal says the same.
+    """
+    return _asked_to_end(track) and any(
+        not _asked_to_end(other) and _died_s(history, other) <= _died_s(history, track)
+        for other in first
+    )
+
+
+def _asked_to_end(track: RankTrack) -> bool:
+    """Whether SIGTERM ended it, as far as that is known."""
+    return track.report is not None and track.report.process.exit_signal == "SIGTERM"
 
 
 def _died_s(history: History, track: RankTrack) -> float:

@@ -4,6 +4,10 @@ Accuses no rank. Told apart: the job goes on (only this monitor cannot reach the
 job stands too (nobody commits, and ranks wait where the quorum is waited for: without a Lighthouse
 none forms, and TorchFT ends the ranks when their quorum timeout passes, 60 s by default), and what
 cannot be told. What stands for another reason that is seen is not put down to the Lighthouse.
+
+A Lighthouse that is back does not free those who wait: with TorchFT 0.2.0 a request for a quorum
+that was under way when it went is lost, nobody asks again, and all ranks end after the quorum
+timeout (seen in every run of the campaign, docs/campaign.md).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict, without culprits; its victims are the ranks that stand for it."""
     since_s, away = history.away_since_s, history.away
     if since_s is None or away is None:
-        return ()
+        return _in_vain(history, graph)
     if history.now_s - since_s < history.config.lighthouse_away_s:
         return ()
     victims = _standing(history, graph, since_s)
@@ -39,6 +43,37 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
                 "last commit": "none seen"
                 if commit_s is None
                 else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
+                "ranks": f"{_answering(history)} of {len(history.present())} answer this monitor",
+            },
+            signature="lighthouse_away",
+        ),
+    )
+
+
+def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """It is back, and all ranks still wait for what they asked of it before."""
+    over = history.unfollowed()
+    if over is None or graph.roots:
+        return ()
+    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    if not waiting or len(waiting) < len(history.present()):
+        return ()
+    away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
+    gone = f"away for {seconds(away_s)}" if away_s > 0 else "started anew"
+    return (
+        Verdict(
+            kind=Kind.LIGHTHOUSE_AWAY,
+            culprits=(),
+            groups=(),
+            reason=f"the Lighthouse was {gone} and is back for {seconds(back_s)}, but nobody has "
+            f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
+            "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
+            "timeout, 60 s by default",
+            confidence=Confidence.LIKELY,
+            since_s=over.since_s,
+            victims=waiting,
+            evidence={
+                "Lighthouse": "it counts its quorums anew" if over.anew else "it answers again",
                 "ranks": f"{_answering(history)} of {len(history.present())} answer this monitor",
             },
             signature="lighthouse_away",

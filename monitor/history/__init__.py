@@ -6,7 +6,7 @@ snapshot gets in (`intake`, with what pauses teach in `lessons` and who came to 
 nor any judgement (`detectors`).
 """
 
-from monitor.history.history import History, Reading
+from monitor.history.history import Absence, History, Reading
 from monitor.history.intake import push
 from monitor.history.track import (
     FINISHED_PHASE,
@@ -22,6 +22,7 @@ __all__ = [
     "INSIDE",
     "OUTSIDE",
     "UNDECLARED",
+    "Absence",
     "History",
     "RankTrack",
     "Reading",

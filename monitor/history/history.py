@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Final
 
@@ -51,6 +52,16 @@ class Unproven:
     """Collectives completed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A time over which the Lighthouse did not answer, as this monitor's ticks saw it."""
+
+    since_s: float
+    until_s: float
+    anew: bool
+    """Whether another process answers since: its quorums are counted anew."""
+
+
 @dataclass(slots=True)
 class History:
     """Everything seen so far, as far as it still matters."""
@@ -67,6 +78,9 @@ class History:
     """Why a Lighthouse that should be there did not answer in the latest tick."""
     away_since_s: float | None = None
     """First tick of its present absence."""
+    absence: Absence | None = None
+    """Its last absence that is over."""
+    _quorum_id: int | None = None
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
     prints: PrintBook = field(default_factory=PrintBook)
@@ -118,7 +132,7 @@ class History:
         """Seconds a step of this rank: the median of its windows, else the mean of its life."""
         recent = [
             window.paces[track.rank].step_s
-            for window in list(self.pace.windows)[-20:]
+            for window in islice(reversed(self.pace.windows), 20)
             if track.rank in window.paces
         ]
         if len(recent) >= 3:
@@ -212,6 +226,17 @@ class History:
         """Hosts of ranks, sorted, each once."""
         return tuple(sorted({self.tracks[r].identity.host for r in ranks if r in self.tracks}))
 
+    def unfollowed(self) -> Absence | None:
+        """The Lighthouse's last absence, if nobody has committed since it was over.
+
+        Who asked for a quorum before may wait in vain: what was asked of it is lost.
+        """
+        over = self.absence
+        if over is None or self.away is not None:
+            return None
+        commits = (track.last_commit_s for track in self.present())
+        return None if any(at_s is not None and at_s > over.until_s for at_s in commits) else over
+
     def wanted_steps(self) -> tuple[RankName, ...]:
         """Ranks whose steps before this monitor's time may teach their pauses; sorted."""
         return tuple(t.rank for t in self.present() if t.unread > 0 and t.fresh is not None)
@@ -224,10 +249,20 @@ class History:
         members = () if self.lighthouse is None else self.lighthouse.members
         self._members = frozenset(member.replica_id for member in members)
         self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
-        if self.away is None:
+        if self.away is not None:
+            self.away_since_s = self.now_s if self.away_since_s is None else self.away_since_s
+        elif self.lighthouse is not None:
+            self._see_again(self.lighthouse.quorum_id)
+        else:
             self.away_since_s = None
-        elif self.away_since_s is None:
-            self.away_since_s = self.now_s
+
+    def _see_again(self, quorum_id: int) -> None:
+        """The Lighthouse answers; one that counts its quorums anew is another process."""
+        anew = self._quorum_id is not None and quorum_id < self._quorum_id
+        if self.away_since_s is not None or anew:
+            since_s = self.now_s if self.away_since_s is None else self.away_since_s
+            self.absence = Absence(since_s, self.now_s, anew)
+        self.away_since_s, self._quorum_id = None, quorum_id
 
     def forget(self) -> None:
         """Drop ranks that are registered no more for an hour; sort the others."""

@@ -77,12 +77,24 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     unseen_s = history.now_s - incident.last_seen_s
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
         back = history.lighthouse is not None and unseen_s >= config.clear_s
-        return "the Lighthouse answers again" if back else None
+        over = back and not _ending(history, incident, config)
+        return "the Lighthouse answers again" if over else None
     if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
         return "its ranks are registered no more" if incident.groups else "commits go through again"
     return "keeps up again"
+
+
+def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
+    """Whether a victim is still the process that waited, and has not gone on: it will end soon."""
+    last_s = incident.last_seen_s
+    return history.now_s - last_s < config.follow_s and any(
+        track.first_seen_s <= last_s
+        and (track.last_commit_s is None or track.last_commit_s <= last_s)
+        for track in history.present()
+        if track.rank in incident.verdict.victims
+    )
 
 
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:

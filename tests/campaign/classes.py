@@ -166,7 +166,8 @@ _CLASSES: Final = (
     ),
     FaultClass(
         "lighthouse", "the Lighthouse is killed, and is back 3 to 10 s later: nobody to accuse",
-        lambda random: {"kind": "lighthouse", "away_s": random.uniform(3, 10)}, frozenset(),
+        lambda random: {"kind": "lighthouse", "away_s": random.uniform(3, 10)},
+        frozenset({"lighthouse_away"}),
         whom=Whom.NOBODY, act=Act.LIGHTHOUSE, follow_s=40.0,
     ),
 )  # fmt: skip

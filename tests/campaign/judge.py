@@ -70,14 +70,9 @@ def judge(
         value = None if incident is None else incident["milestones"].get(milestone)
         found[name] = None if value is None else round(float(value) - at_s, 3)
     accused = any(one["state"] == "firing" and not one["unsure"] for one in wrong)
-    if run.guilty:
-        named = incident is not None and sorted(incident["culprits"]) == sorted(run.guilty)
-        right_kind = incident is not None and incident["kind"] in run.kind.kinds
-        found["exact"] = named and right_kind and not accused
-        found["kind_right"] = right_kind
-    else:
-        found["exact"] = not accused
-        found["kind_right"] = incident is None
+    culprits = [] if incident is None else sorted(incident["culprits"])
+    found["kind_right"] = incident is not None and incident["kind"] in run.kind.kinds
+    found["exact"] = culprits == sorted(run.guilty) and found["kind_right"] and not accused
     found["incidents"] = [_short(one) for one in everything]
     return found
 

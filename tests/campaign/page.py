@@ -53,9 +53,11 @@ def _campaign(lines: Sequence[Line]) -> str:
     evicted = sum(bool(line["evicted_wrongly"]) for line in lines)
     rows = [_HEADER, _RULE, *(_row(name, lines) for name in CLASSES if _of(name, lines))]
     machines, commands = (_list(line[key] for line in lines) for key in ("machine", "command"))
+    codes = Counter(line.get("code", "unknown") for line in lines)
     seeds = _list(line["seed"] for line in lines)
     facts = [
-        f"{len(lines)} runs, seed {seeds}, `{commands}`, on {machines}",
+        f"{len(lines)} runs, seed {seeds}, `{commands}`, on {machines}; of the code at "
+        + ", ".join(f"{commit} ({count})" for commit, count in codes.items()),
         "",
         f"- detected: {_share(found, len(judged))} (target 100 %)",
         (
@@ -93,7 +95,8 @@ def _row(name: str, lines: Sequence[Line]) -> str:
     fired = sum(_fired(line) > 0 for line in mine)
     pending = sum(_fired(line) == 0 and bool(line["wrong"]) for line in mine)
     shown = f"*{name}*" if one.open_question else name
-    detected = _share(sum(line["detected"] for line in mine), len(mine)) if _guilty(one) else "-"
+    found = sum(line["detected"] for line in mine)
+    detected = "-" if one.open_question else _share(found, len(mine))
     cells = [
         shown,
         one.what,
@@ -112,7 +115,7 @@ def _misses(lines: Sequence[Line]) -> str:
     text = ["### Classes without a target", ""]
     text += [f"- *{name}*: {CLASSES[name].open_question}." for name in names] or ["None."]
     text += ["", "### Every miss", ""]
-    missed = [line for line in lines if not line["exact"] or (_guilty_line(line) and _missed(line))]
+    missed = [line for line in lines if not line["exact"] or (_has_target(line) and _missed(line))]
     for line in sorted(missed, key=lambda line: (list(CLASSES).index(line["class"]), line["key"])):
         text += _story(line)
     only = [line for line in lines if line not in missed and line["wrong"]]
@@ -196,16 +199,8 @@ def _of(name: str, lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line["class"] == name]
 
 
-def _guilty(one: Any) -> bool:
-    return one.whom != "nobody"
-
-
-def _guilty_line(line: Line) -> bool:
-    return _guilty(CLASSES[line["class"]])
-
-
 def _has_target(line: Line) -> bool:
-    return _guilty_line(line) and not CLASSES[line["class"]].open_question
+    return not CLASSES[line["class"]].open_question
 
 
 def _fired(line: Line) -> int:

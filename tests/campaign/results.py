@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ def append(path: Path, result: Result) -> None:
         "machine": machine(),
         "load": round(os.getloadavg()[0], 1),
         "command": os.environ.get("LIGHTKEEPER_COMMAND", "python -m tests.campaign"),
+        "code": code(),
     }
     line = json.dumps({**result, **more}) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -33,6 +36,14 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     return list({line["key"]: line for line in lines}.values())
+
+
+@functools.cache
+def code() -> str:
+    """The commit that runs; `-dirty` after it where files differ."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
 
 
 def machine() -> str:

@@ -140,11 +140,13 @@ def test_what_comes_after_the_campaign_meddled_does_not_count():
     assert (line["detected"], line["gave_up_after"]) == (False, 49.0)
 
 
-def test_where_nobody_is_to_blame_silence_is_exact_and_an_accusation_is_not():
-    run = a_run("lighthouse")
+def test_where_nobody_is_to_blame_only_what_accuses_nobody_is_exact():
+    run, away = a_run("lighthouse"), incident(kind="lighthouse_away")
 
-    assert judge(run, [], STRUCK)["exact"]
-    assert not judge(run, seen(incident("rg_1.0")), STRUCK)["exact"]
+    assert judge(run, seen(away), STRUCK)["exact"]
+    assert not judge(run, [], STRUCK)["exact"]
+    assert not judge(run, seen(incident(kind="deadlock")), STRUCK)["exact"]
+    assert not judge(run, seen(away, incident("rg_1.0", kind="dead")), STRUCK)["exact"]
 
 
 def test_an_eviction_of_another_group_is_on_record():

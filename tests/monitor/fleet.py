@@ -55,6 +55,8 @@ START_S = 1_000_000.0
 WORK = {"data": 0.02, "forward": 0.10, "backward": 0.15, "optimizer": 0.03}
 INTRA = "intra"
 ACROSS = "torchft"
+_WAITS = ("gather", "reduce", "cross", "extra")
+"""Places that a rank leaves when others let it."""
 
 
 @dataclass
@@ -79,6 +81,7 @@ class SimRank:
     seconds: dict[str, float] = field(default_factory=dict)
     alive: bool = True
     died_s: float | None = None
+    exit_signal: str | None = None
     stopped: bool = False
     gil_since_s: float | None = None
     hung: bool = False
@@ -237,6 +240,16 @@ def crash(rank: str) -> Fault:
     """SIGKILL."""
 
     def do(fleet: SimFleet) -> None:
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
+def ended_by(rank: str, signal: str) -> Fault:
+    """A signal ends the rank, and its sidecar knows which."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).exit_signal = signal
         fleet.kill(fleet.rank(rank))
 
     return do
@@ -418,6 +431,18 @@ def lighthouse_down(for_s: float) -> Fault:
     return do
 
 
+def lighthouse_restart(for_s: float, quorum_timeout_s: float = 60.0) -> Fault:
+    """The Lighthouse is killed and comes back: what was asked of it is lost, and nobody asks again
+    before the quorum timeout has passed."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.lighthouse_away_until_s = fleet.now_s + for_s
+        fleet.no_quorum_until_s = fleet.now_s + quorum_timeout_s
+        fleet.quorum_id = 0
+
+    return do
+
+
 def late(by_s: float, ticks: int = 1) -> Fault:
     """The monitor's next ticks come late: the world goes on meanwhile."""
 
@@ -570,10 +595,13 @@ class SimFleet:
             self.now_s = round(self.now_s + SLICE_S, 6)
             while self.script and START_S + self.script[0].at_s <= self.now_s:
                 self.script.pop(0).fault(self)
-            for rank in self.ranks():
-                self._advance(rank)
             for ranks in self.groups.values():
-                self._collectives(ranks)
+                for rank in ranks:
+                    if rank.place not in _WAITS and not self._frozen(rank):
+                        self._advance(rank)
+            for ranks in self.groups.values():
+                if len(ranks) > 1:
+                    self._collectives(ranks)
             self._barrier()
             self._lighthouse()
             self._evictor()
@@ -605,10 +633,8 @@ class SimFleet:
         )
 
     def _advance(self, rank: SimRank) -> None:
-        if self._frozen(rank) or rank.place in ("gather", "reduce", "cross", "extra"):
-            return
         rank.left_s -= SLICE_S
-        while rank.left_s <= 0 and rank.place not in ("gather", "reduce", "cross", "extra"):
+        while rank.left_s <= 0 and rank.place not in _WAITS:
             spare_s = rank.left_s
             self._next(rank)
             rank.left_s += spare_s
@@ -662,7 +688,7 @@ class SimFleet:
         name = ranks[0].group if ranks else ""
         for place in ("gather", "reduce"):
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
-            if not inside:
+            if not inside:  # by far the most
                 continue
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
@@ -833,12 +859,12 @@ class SimFleet:
         return self.now_s - came_s < self.network_s - 1e-9
 
     def _lighthouse(self) -> None:
-        for ranks in self.groups.values():
+        beating = 0
+        for name, ranks in self.groups.items():
             host = ranks[0]
             if host.alive and not host.stopped and host.place != "start":
                 self.heartbeat_s[host.replica_id] = self.now_s
-        hosts = [self.groups[name][0] for name in self.quorum if name in self.groups]
-        beating = sum(self.heartbeat_s.get(host.replica_id) == self.now_s for host in hosts)
+                beating += name in self.quorum
         if beating == len(self.quorum):
             return
         for name in sorted(self.quorum):
@@ -964,6 +990,7 @@ class SimFleet:
                 alive=rank.alive,
                 state=None if dead else "T" if rank.stopped else rank.state,
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
+                exit_signal=rank.exit_signal,
                 interpreter_age_s=None if dead else interpreter,
             ),
             step=self._step(rank, now_s),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, NewType
 
 SCHEMA: Final = 1
@@ -70,7 +71,7 @@ def split_rank_name(name: str) -> tuple[GroupName, int]:
     return GroupName(group), int(rank)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Identity:
     """Who a rank is. Fixed for the life of its process."""
 
@@ -85,7 +86,7 @@ class Identity:
     incarnation: str
     """Differs between any two processes that ever bore this rank's name."""
 
-    @property
+    @cached_property
     def rank(self) -> RankName:
         """Name of the rank in the job."""
         return rank_name(self.group, self.group_rank)

@@ -7,7 +7,7 @@ import pytest
 from monitor.pipeline import RankHealth
 from monitor.policy import Guard
 from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
-from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, restart, silent
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, ended_by, hang, restart, silent
 from worker_server.wire import GroupHead
 
 
@@ -27,6 +27,22 @@ def test_a_rank_that_its_launcher_takes_along_100_ms_later_is_a_victim() -> None
 
 def test_ranks_that_die_in_one_moment_died_together() -> None:
     script = [at(20, crash("rg_1.1")), at(20, crash("rg_1.0"))]
+    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    assert incident.culprits == ("rg_1.0", "rg_1.1")
+
+
+@pytest.mark.parametrize("order", [("rg_1.0", "rg_1.1"), ("rg_1.1", "rg_1.0")])
+def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_along(order) -> None:
+    first, second = order
+    script = [at(20, ended_by(first, "SIGABRT")), at(20, ended_by(second, "SIGTERM"))]
+    incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
+    assert incident.culprits == (first,)
+    assert second in incident.verdict.victims
+
+
+@pytest.mark.parametrize("signals", [("SIGTERM", "SIGTERM"), ("SIGKILL", "SIGABRT")])
+def test_signals_that_say_nothing_of_the_order_leave_it_open(signals) -> None:
+    script = [at(20, ended_by(f"rg_1.{n}", signal)) for n, signal in enumerate(signals)]
     incident = Drive(SimFleet(2, 2, script)).run(40).incident("dead")
     assert incident.culprits == ("rg_1.0", "rg_1.1")
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from monitor.detectors.verdict import Severity
 from monitor.incident import State, incident_from_json, incident_to_json
 from monitor.pipeline import Pipeline
@@ -15,6 +17,9 @@ from tests.monitor.fleet import (
     hang,
     lighthouse_away,
     lighthouse_down,
+    lighthouse_restart,
+    pause,
+    restart,
     slow,
 )
 
@@ -62,6 +67,43 @@ def test_ranks_that_their_quorum_timeout_ends_are_victims_of_the_lighthouse() ->
 
 def test_a_restart_of_the_lighthouse_is_silent() -> None:
     assert not Drive(SimFleet(3, 1, [at(20, lighthouse_down(6))])).run(60).fired
+
+
+def lost_quorum(away_s: float, *, size: int = 1) -> Drive:
+    """The Lighthouse is killed at 20; TorchFT ends all ranks at 80; their launchers start them."""
+    names = [f"rg_{group}.{rank}" for group in range(3) for rank in range(size)]
+    ends = [at(80 + 1.5 * n, crash(name)) for n, name in enumerate(names)]
+    again = [at(95 + 2 * n, restart(f"rg_{n}")) for n in range(3)]
+    return Drive(SimFleet(3, size, [at(20, lighthouse_restart(away_s)), *ends, *again]))
+
+
+@pytest.mark.parametrize("away_s", [0.0, 4.0, 8.0, 15.0])
+@pytest.mark.parametrize("size", [1, 2])
+def test_who_waits_in_vain_for_a_lighthouse_that_came_back_is_its_victim(away_s, size) -> None:
+    drive = lost_quorum(away_s, size=size).run(60)
+    incident = drive.incident("lighthouse_away")
+    assert drive.fired[incident.id] == {0.0: 27.0, 4.0: 27.0, 8.0: 29.0, 15.0: 31.0}[away_s]
+    assert incident.severity is Severity.CRITICAL
+    assert len(incident.verdict.victims) == 3 * size
+    told = "nobody commits" if away_s > 10 else "nobody has committed since"
+    assert told in incident.verdict.reason
+    drive.run(90)  # they die one after another, and all groups start again
+    assert kinds(drive) == ["lighthouse_away"]
+    assert drive.incident("lighthouse_away").resolution == "the Lighthouse answers again"
+    assert not drive.evicts
+    assert drive.fleet.rank("rg_2.0").commits > 20
+
+
+def test_a_lighthouse_that_came_back_explains_no_hang() -> None:
+    script = [at(20, lighthouse_away(5)), at(22, hang("rg_1.0"))]
+    drive = Drive(SimFleet(3, 2, script)).run(60)
+    assert kinds(drive) == ["not_entered"]
+    assert drive.evicted() == ["rg_1"]
+
+
+def test_nor_a_checkpoint_that_the_others_wait_for() -> None:
+    script = [at(20, lighthouse_away(5)), at(22, pause(["rg_1.0"], "checkpoint", 40))]
+    assert not Drive(SimFleet(3, 1, script)).run(90).fired
 
 
 def test_no_lighthouse_configured_is_no_fault() -> None:

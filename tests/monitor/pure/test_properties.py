@@ -26,6 +26,7 @@ from tests.monitor.fleet import (
     jam,
     late,
     lighthouse_away,
+    lighthouse_restart,
     mismatch,
     pause,
     recover,
@@ -116,6 +117,8 @@ def sick_fleets(draw):
             script.append(at(at_s + draw(st.floats(1, 30)), recover(name)))
         if draw(st.integers(0, 3)) == 0:
             script.append(at(at_s + draw(st.floats(1, 30)), restart(name.partition(".")[0])))
+    if draw(st.integers(0, 3)) == 0:
+        script.append(at(draw(st.floats(15, 120)), lighthouse_restart(draw(st.floats(0, 15)))))
     return groups, size, script, sick
 
 
