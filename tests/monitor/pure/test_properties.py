@@ -40,7 +40,7 @@ from worker_server.wire import Identity
 
 DEEP = int(os.environ.get("LIGHTKEEPER_DEEP", "1"))
 """So many times the examples: 20 for a night."""
-SOAK = settings(max_examples=12 * DEEP, deadline=None, derandomize=DEEP == 1,
+SOAK = settings(max_examples=8 * DEEP, deadline=None, derandomize=DEEP == 1,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
 SHAPES = [(3, 1), (2, 2), (4, 1), (2, 3)]
@@ -176,7 +176,7 @@ def test_dropping_reports_never_adds_an_eviction_of_a_sound_group(
     assert set(drive.evicted()) <= sick
 
 
-@settings(SOAK, max_examples=8 * DEEP)
+@settings(SOAK, max_examples=6 * DEEP)
 @given(sick_fleets(), st.randoms(use_true_random=False), st.floats(0.02, 0.4),
        st.sampled_from(TELLING))  # fmt: skip
 def test_reports_that_come_a_tick_late_never_add_an_eviction_of_a_sound_group(
@@ -238,7 +238,7 @@ def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Sna
     )
 
 
-@settings(SOAK, max_examples=8 * DEEP)
+@settings(SOAK, max_examples=6 * DEEP)
 @given(
     st.sampled_from([(3, 1), (3, 2), (2, 4)]),
     st.sampled_from(sorted(ALL)),
