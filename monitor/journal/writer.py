@@ -101,6 +101,8 @@ class Journal:
         self._packer = Packer()
         self._sightings = SnapshotWriter()
         self._size = 0
+        self._head_size = 0
+        """The memory of a large fleet may exceed any limit: its ticks get as much room again."""
         self._opened_s = 0.0
         self._thread = threading.Thread(target=self._write_on, name="journal", daemon=True)
         self._thread.start()
@@ -203,7 +205,8 @@ class Journal:
         limits, age_s = self._shelf.limits, time.monotonic() - self._opened_s
         if stats.ticks % _ROOM_EVERY == 0:
             self._shelf.check_room()
-        if self._size >= limits.file_bytes or age_s >= limits.file_s:
+        full = self._size >= max(limits.file_bytes, 2 * self._head_size)
+        if full or age_s >= limits.file_s:
             self._shelf.prune(0, keep=self._path)
             with self._changed:
                 self._turn_asked = True
@@ -216,6 +219,7 @@ class Journal:
         self._packer, self._sightings = Packer(), SnapshotWriter()
         self._size, self._opened_s = 0, time.monotonic()
         self._put(head_text(replace(turn.head, number=number), text))
+        self._head_size = self._size
         with self._changed:
             problem = self._stats.problem
             self._stats = replace(self._stats, files=number, problem=None)
