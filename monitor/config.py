@@ -36,6 +36,10 @@ class KeeperConfig:
     when it reports no phases. A checkpoint or an evaluation that nobody declared looks like that.
     Half of TorchFT's 60 s, after which the others give up; lower finds hangs there sooner and
     accuses such a pause when it comes for the first time."""
+    ending_s: float = 60.0
+    """A rank that waited for a fault of another, and left that wait without a commit, may stand
+    still for so long before it is called hung: its interpreter is ending, which on a host with a
+    load of 32 on 2 cores took 24 s (campaign). Lower accuses victims while they end."""
     stall_factor: float = 10.0
     """Hung after this many learned step times (or the floor). Lower accuses slow steps."""
     unwitnessed_factor: float = 3.0
@@ -282,6 +286,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "tick_s": (0.05, 60),
     "stall_floor_s": (0.1, _DAY),
     "undeclared_floor_s": (0, _DAY),
+    "ending_s": (0, _DAY),
     "stall_factor": (1, 1e6),
     "unwitnessed_factor": (1, 1e6),
     "warm_up_commits": (0, 1e6),

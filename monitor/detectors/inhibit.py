@@ -15,6 +15,7 @@ def inhibit(
     *,
     shielded: Collection[tuple[Kind, GroupName]],
     blamed: Mapping[RankName, GroupName],
+    ending: Collection[RankName] = (),
     stalled: bool,
 ) -> tuple[tuple[Verdict, ...], Reasons]:
     """The verdicts that stand, and why the others do not.
@@ -28,6 +29,7 @@ def inhibit(
         shielded: groups under an eviction of ours; a kind is left out where its own incident is
             the one that asked for it.
         blamed: victim -> group of the culprit, of open incidents.
+        ending: of these, who gave up waiting and may be about to end.
         stalled: whether anything but slowness is wrong anywhere.
     """
     mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH and v.stops for g in v.groups}
@@ -38,7 +40,7 @@ def inhibit(
     kept: list[Verdict] = []
     reasons: dict[tuple[Kind, GroupName], str] = {}
     for verdict in verdicts:
-        why = _why(verdict, shielded, mismatched, dead, blamed, stalled=stalled)
+        why = _why(verdict, shielded, mismatched, dead, blamed, ending, stalled=stalled)
         lags = verdict.kind is Kind.REPLICA_LAG
         if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
             why = why or ""  # a loop has pauses between its turns: what is in them is another's
@@ -55,6 +57,7 @@ def _why(  # noqa: PLR0911 - one reason a line
     mismatched: set[GroupName],
     dead: set[GroupName],
     blamed: Mapping[RankName, GroupName],
+    ending: Collection[RankName],
     *,
     stalled: bool,
 ) -> str | None:
@@ -68,10 +71,12 @@ def _why(  # noqa: PLR0911 - one reason a line
         return ""  # the one that hangs is told first
     if groups & dead and verdict.kind is Kind.NOT_ENTERED:
         return "explained by a dead process in the same group"
-    if verdict.kind is Kind.DEAD and all(rank in blamed for rank in verdict.culprits):
+    over = {Kind.DEAD: blamed, Kind.NOT_ENTERED: ending}.get(verdict.kind, ())
+    if verdict.culprits and all(rank in over for rank in verdict.culprits):
         causes = sorted({blamed[rank] for rank in verdict.culprits} - groups)
         if causes:
-            return f"ended while waiting for {', '.join(causes)}"
+            ends = "ended" if verdict.kind is Kind.DEAD else "gave up"
+            return f"{ends} while waiting for {', '.join(causes)}"
     if verdict.kind is Kind.STRAGGLER and stalled:
         return ""
     return None

@@ -11,6 +11,7 @@ from monitor.policy import Guard
 from monitor.snapshot import NO_LIGHTHOUSE, LighthouseAway
 from tests.monitor.fleet import (
     Drive,
+    Fault,
     SimFleet,
     at,
     crash,
@@ -92,6 +93,35 @@ def test_who_waits_in_vain_for_a_lighthouse_that_came_back_is_its_victim(away_s,
     assert drive.incident("lighthouse_away").resolution == "the Lighthouse answers again"
     assert not drive.evicts
     assert drive.fleet.rank("rg_2.0").commits > 20
+
+
+def gives_up(name: str) -> Fault:
+    """The rank leaves its wait by an error; its interpreter ends, and runs no more."""
+
+    def do(fleet: SimFleet) -> None:
+        rank = fleet.rank(name)
+        rank.enter_phase("other", fleet.now_s)
+        rank.gil_since_s = fleet.now_s
+
+    return do
+
+
+def ending(for_s: float) -> Drive:
+    """A lost quorum after which all ranks take so long to end."""
+    names = [f"rg_{group}.{rank}" for group in range(2) for rank in range(2)]
+    ends = [at(80 + n, gives_up(name)) for n, name in enumerate(names)]
+    ends += [at(80 + for_s + n, crash(name)) for n, name in enumerate(names)]
+    return Drive(SimFleet(2, 2, [at(20, lighthouse_restart(5, 500)), *ends]))
+
+
+def test_an_interpreter_that_ends_for_long_is_the_lighthouses_victim_still() -> None:
+    assert kinds(ending(40).run(150)) == ["lighthouse_away"]
+
+
+def test_but_not_for_ever() -> None:
+    drive = ending(400).run(200)
+    assert set(kinds(drive)) == {"lighthouse_away", "not_entered"}
+    assert min(drive.fired[i.id] for i in drive.seen.values() if i.kind == "not_entered") >= 140
 
 
 def test_a_lighthouse_that_came_back_explains_no_hang() -> None:
