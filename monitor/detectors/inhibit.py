@@ -40,7 +40,9 @@ def inhibit(
     kept: list[Verdict] = []
     reasons: dict[tuple[Kind, GroupName], str] = {}
     for verdict in verdicts:
-        why = _why(verdict, shielded, mismatched, dead, blamed, ending, stalled=stalled)
+        why = _why(
+            verdict, shielded, mismatched, dead, blamed=blamed, ending=ending, stalled=stalled
+        )
         lags = verdict.kind is Kind.REPLICA_LAG
         if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
             why = why or ""  # a loop has pauses between its turns: what is in them is another's
@@ -56,9 +58,9 @@ def _why(  # noqa: PLR0911 - one reason a line
     shielded: Collection[tuple[Kind, GroupName]],
     mismatched: set[GroupName],
     dead: set[GroupName],
+    *,
     blamed: Mapping[RankName, GroupName],
     ending: Collection[RankName],
-    *,
     stalled: bool,
 ) -> str | None:
     """Why a verdict does not stand; empty when it is only not to be had now; None: it stands."""
