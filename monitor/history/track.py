@@ -66,6 +66,8 @@ class RankTrack:
     """How often its past may still be asked for: it made steps before this monitor saw it."""
     healed_commits: int | None = None
     """Commits of this incarnation when it was last seen healing; None: never."""
+    traced_since_s: float | None = None
+    """First sweep that found it stopped by a tracer; None while none holds it."""
     dead_sightings: int = 0
     died_s: float | None = None
     first_commit_s: float | None = None
@@ -180,6 +182,10 @@ class RankTrack:
                 self.first_commit_s = self.last_commit_s
 
     def _take_process(self, report: StateReport, now_s: float) -> None:
+        if report.process.state != "t":
+            self.traced_since_s = None
+        elif self.traced_since_s is None:
+            self.traced_since_s = now_s
         if report.process.alive:
             self.was_alive, self.dead_sightings, self.died_s = True, 0, None
             return

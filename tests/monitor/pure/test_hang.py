@@ -22,6 +22,7 @@ from tests.monitor.fleet import (
     pause,
     recover,
     restart,
+    runs,
     silent,
     stop,
 )
@@ -244,3 +245,16 @@ def test_waiting_in_a_group_that_spans_replica_groups_is_not_waiting_for_ones_ow
 
     drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.1"))]), alter=across).run(30)
     assert drive.incident("not_entered").culprits == ("rg_1.1",)
+
+
+@pytest.mark.parametrize("for_s", [3, 60])
+def test_a_tracer_holds_its_rank_for_a_moment_and_only_then_it_is_no_fault(for_s) -> None:
+    """py-spy stops a victim, that has waited for long, while it takes its stacks."""
+    script = [
+        at(20, hang("rg_1.0")),
+        at(24, runs("rg_0.0", "t")),
+        at(24 + for_s, runs("rg_0.0", "S")),
+    ]
+    drive = Drive(SimFleet(2, 1, script), KeeperConfig(observe=True)).run(70)
+    accused = {rank for incident in drive.seen.values() for rank in incident.culprits}
+    assert accused == ({"rg_1.0"} if for_s == 3 else {"rg_0.0", "rg_1.0"})
