@@ -20,7 +20,13 @@ WELL = {"state": "well", "scale": 1.0, "hold": None, "conditions": {}}
 
 
 @pytest.fixture
-def api(tmp_path: Path, lighthouse: FakeLighthouse, fleet: FakeFleet) -> Iterator[Api]:
+def api(
+    tmp_path: Path,
+    lighthouse: FakeLighthouse,
+    fleet: FakeFleet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Api]:
+    monkeypatch.setattr(VitalSigns, "_starved", lambda _: 0.0)  # the load here is no subject
     with service(tmp_path, lighthouse.url) as made:
         api = Api(made)
         api.register(fleet.add("rg_0"))
