@@ -21,7 +21,8 @@ groups of one rank, 2x2: two of two), a real Lighthouse, the monitor with its de
 The trainer's injector breaks a rank in the middle of training; ranks, steps and phases are drawn
 from the seed. Ranks are forked from one process that has imported torch, so that a restart takes
 seconds (`tests/campaign/forks.py`); everything else is as users run it. Times are of a shared
-machine: nothing is asserted about them.
+machine: nothing is asserted about them. Classes that were made again, and what they showed before:
+[decisions](decisions.md#runs-that-were-made-again).
 """
 
 
