@@ -12,8 +12,10 @@ the window are forgotten; so are those that another fault explains, when the pip
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from monitor.config import KeeperConfig
@@ -102,14 +104,10 @@ class Attended:
 
     def forget(self, before_s: float) -> None:
         """Drop what is older; each list is in order of time, and mostly nothing has aged."""
-        while self.heals and self.heals[0] < before_s:
-            del self.heals[0]
-        while self.failures and self.failures[0].at_s < before_s:
-            del self.failures[0]
-        while self.commits and self.commits[0][0] < before_s:
-            del self.commits[0]
-        while self.entries and self.entries[0] < before_s:
-            del self.entries[0]
+        del self.heals[: bisect_left(self.heals, before_s)]
+        del self.failures[: bisect_left(self.failures, before_s, key=attrgetter("at_s"))]
+        del self.commits[: bisect_left(self.commits, before_s, key=itemgetter(0))]
+        del self.entries[: bisect_left(self.entries, before_s)]
 
 
 @dataclass(slots=True)
@@ -250,6 +248,7 @@ class Attendance:
             log.others_commits += max(others, default=0)
 
     def _forget(self, now_s: float) -> None:
+        before_s = now_s - self.config.lag_window_s
         for log in self.groups.values():
-            log.forget(now_s - self.config.lag_window_s)
-        self.advances = [one for one in self.advances if one[0] >= now_s - self.config.lag_window_s]
+            log.forget(before_s)
+        del self.advances[: bisect_left(self.advances, before_s, key=itemgetter(0))]

@@ -22,7 +22,8 @@ def inhibit(
 
     A mismatch explains the hangs, deaths and deadlocks of its group; a death explains a hang of its
     group; a fault explains the deaths of those who waited for it (TorchFT's timeouts end
-    them); a fleet that stands still has no pace to compare.
+    them), and that they stand still while they end; a fleet that stands still has no pace to
+    compare.
 
     Args:
         verdicts: what the detectors found in this tick.

@@ -28,26 +28,17 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         return ()
     victims = _standing(history, graph, since_s)
     commit_s = _last_commit_s(history)
-    return (
-        Verdict(
-            kind=Kind.LIGHTHOUSE_AWAY,
-            culprits=(),
-            groups=(),
-            reason=f"the Lighthouse does not answer for {seconds(history.now_s - since_s)}"
-            f" ({away.reason}); {_effect(history, graph, victims)}",
-            confidence=Confidence.LIKELY if victims else Confidence.CERTAIN,
-            since_s=since_s,
-            victims=victims,
-            evidence={
-                "Lighthouse": away.reason,
-                "last commit": "none seen"
-                if commit_s is None
-                else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
-                "ranks": f"{_answering(history)} of {len(history.present())} answer this monitor",
-            },
-            signature="lighthouse_away",
-        ),
+    reason = (
+        f"the Lighthouse does not answer for {seconds(history.now_s - since_s)}"
+        f" ({away.reason}); {_effect(history, graph, victims)}"
     )
+    evidence = {
+        "Lighthouse": away.reason,
+        "last commit": "none seen"
+        if commit_s is None
+        else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
+    }
+    return (_verdict(history, reason, since_s, victims, evidence),)
 
 
 def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -60,24 +51,35 @@ def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         return ()
     away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
     gone = f"away for {seconds(away_s)}" if away_s > 0 else "started anew"
-    return (
-        Verdict(
-            kind=Kind.LIGHTHOUSE_AWAY,
-            culprits=(),
-            groups=(),
-            reason=f"the Lighthouse was {gone} and is back for {seconds(back_s)}, but nobody has "
-            f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
-            "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
-            "timeout, 60 s by default",
-            confidence=Confidence.LIKELY,
-            since_s=over.since_s,
-            victims=waiting,
-            evidence={
-                "Lighthouse": "it counts its quorums anew" if over.anew else "it answers again",
-                "ranks": f"{_answering(history)} of {len(history.present())} answer this monitor",
-            },
-            signature="lighthouse_away",
-        ),
+    reason = (
+        f"the Lighthouse was {gone} and is back for {seconds(back_s)}, but nobody has "
+        f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
+        "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
+        "timeout, 60 s by default"
+    )
+    evidence = {"Lighthouse": "it counts its quorums anew" if over.anew else "it answers again"}
+    return (_verdict(history, reason, over.since_s, waiting, evidence),)
+
+
+def _verdict(
+    history: History,
+    reason: str,
+    since_s: float,
+    victims: tuple[RankName, ...],
+    evidence: dict[str, str],
+) -> Verdict:
+    """Accuses nobody; that the job stands for it is likely at best."""
+    ranks = f"{_answering(history)} of {len(history.present())} answer this monitor"
+    return Verdict(
+        kind=Kind.LIGHTHOUSE_AWAY,
+        culprits=(),
+        groups=(),
+        reason=reason,
+        confidence=Confidence.LIKELY if victims else Confidence.CERTAIN,
+        since_s=since_s,
+        victims=victims,
+        evidence=evidence | {"ranks": ranks},
+        signature="lighthouse_away",
     )
 
 

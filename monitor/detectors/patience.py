@@ -14,6 +14,7 @@ from math import inf
 
 from monitor.detectors.wording import seconds
 from monitor.history import FINISHED_PHASE, OUTSIDE, UNDECLARED, History, RankTrack
+from monitor.names import RankName
 from worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 _SEEN_OFTEN = 3
@@ -126,3 +127,17 @@ def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
             f"{config.habit_factor:g} x gap {seconds(peer.span_s)} of '{phase}' that {peer.rank} "
             "made meanwhile",
         )
+
+
+def giving_up(history: History, victims: Iterable[RankName]) -> frozenset[RankName]:
+    """Victims that left what they waited in without a commit, and may be about to end.
+
+    Their interpreters go through their last steps then, and answer nobody.
+    """
+    return frozenset(rank for rank in victims if _ends(history.tracks[rank], history))
+
+
+def _ends(track: RankTrack, history: History) -> bool:
+    stopped = track.fresh is None or track.fresh.process.stopped
+    outside = track.doing in (UNDECLARED, OUTSIDE)
+    return outside and not stopped and track.stall_s < history.config.ending_s

@@ -14,9 +14,10 @@ from typing import Final, TypeVar
 
 from monitor.config import KeeperConfig
 from monitor.detectors.inhibit import inhibit
+from monitor.detectors.patience import giving_up
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.detectors.waits import WaitGraph, build
-from monitor.history import OUTSIDE, UNDECLARED, History, RankTrack, push
+from monitor.history import History, push
 from monitor.incident import Incident, State
 from monitor.names import GroupName, RankName, group_of
 from monitor.pipeline.fleet import fleet_of
@@ -158,20 +159,10 @@ class Pipeline:
             found,
             shielded={(kind, group) for group in shields for kind in Kind} - own,
             blamed=blamed,
-            ending={rank for rank in blamed if self._gives_up(self._history.tracks[rank])},
+            ending=giving_up(self._history, blamed),
             stalled=bool(faults) or any(verdict.stops for verdict in found),
         )
         return standing, reasons
-
-    def _gives_up(self, track: RankTrack) -> bool:
-        """Whether a rank left what it waited in without a commit, and may be about to end.
-
-        Its interpreter goes through its last steps then, and answers nobody.
-        """
-        report = track.fresh
-        outside = track.doing in (UNDECLARED, OUTSIDE)
-        stopped = report is None or report.process.stopped
-        return outside and not stopped and track.stall_s < self._config.ending_s
 
     def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
         """Heals, failed commits and entries that an eviction or another fault explains.

@@ -116,7 +116,7 @@ def _misses(lines: Sequence[Line]) -> str:
     text = ["### Classes without a target", ""]
     text += [f"- *{name}*: {CLASSES[name].open_question}." for name in names] or ["None."]
     text += ["", "### Every miss", ""]
-    missed = [line for line in lines if not line["exact"] or (_has_target(line) and _missed(line))]
+    missed = [line for line in lines if not line["exact"]]
     for line in sorted(missed, key=lambda line: (list(CLASSES).index(line["class"]), line["key"])):
         text += _story(line)
     only = [line for line in lines if line not in missed and line["wrong"]]
@@ -130,10 +130,6 @@ def _misses(lines: Sequence[Line]) -> str:
             for line in only
         ]
     return "\n".join([*text, ""])
-
-
-def _missed(line: Line) -> bool:
-    return not line["detected"]
 
 
 def _story(line: Line) -> list[str]:

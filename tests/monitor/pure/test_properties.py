@@ -1,6 +1,5 @@
 """What must hold for every fault script."""
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from monitor.names import GroupName, RankName, ReplicaId
 from monitor.pipeline import Pipeline
 from monitor.policy import Evict
 from monitor.snapshot import Failure, Observation, Snapshot, Unreachable
+from tests.deep import DEEP
 from tests.monitor.fleet import (
     At,
     Drive,
@@ -38,8 +38,6 @@ from tests.monitor.fleet import (
 )
 from worker_server.wire import Identity
 
-DEEP = int(os.environ.get("LIGHTKEEPER_DEEP", "1"))
-"""So many times the examples: 20 for a night."""
 SOAK = settings(max_examples=8 * DEEP, deadline=None, derandomize=DEEP == 1,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
