@@ -119,9 +119,9 @@ class Service:
         stack.callback(store.close)
         remembered = store.remembered()
         clock = SteadyClock()
-        registry, quarantine = Registry(clock, store), Quarantine(clock, store)
+        registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
         found = registry.restore(remembered.targets)
-        quarantine.restore(remembered.quarantine)
+        quarantine.restore(remembered.quarantine, remembered.quarantine_events)
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
+from monitor.incident import Incident
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
@@ -24,6 +25,7 @@ from monitor.notify import Known
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Sweep
+from monitor.quarantine import offences
 from monitor.snapshot import (
     NO_LIGHTHOUSE,
     Failure,
@@ -207,6 +209,8 @@ class Keeper:
         parts.instruments.count_incidents(result.changed, [one for one in before if one])
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
+        with self._part("offences"):
+            self._remember_offences(result, [one for one in before if one], snapshot)
         for decision in result.decisions:
             row = parts.store.save_decision(decision, snapshot.now_s)
             self._chronicle.take_decision(row)
@@ -221,6 +225,14 @@ class Keeper:
                 parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _remember_offences(
+        self, result: TickResult, before: Sequence[Incident], snapshot: Snapshot
+    ) -> None:
+        """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
+        quarantine, known = self._parts.quarantine, {one.id: one for one in before}
+        quarantine.take(offences.accusations(result.changed, known, snapshot))
+        quarantine.take(offences.evictions(result.decisions, self._chronicle.get, snapshot))
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
@@ -275,6 +287,8 @@ class Keeper:
             bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
+            quarantine_groups=parts.quarantine.groups(),
+            hosts=parts.quarantine.records(),
             tempos=tempos,
             troubles=(*self._notes, *troubles(parts, result, self._broken)),
         )

@@ -27,10 +27,21 @@ CREATE TABLE IF NOT EXISTS evictions (
 CREATE TABLE IF NOT EXISTS quarantine (
     host TEXT PRIMARY KEY, reason TEXT NOT NULL, author TEXT NOT NULL, since_s REAL NOT NULL,
     until_s REAL, incident_id TEXT);
+CREATE TABLE IF NOT EXISTS quarantine_entries (
+    scope TEXT, name TEXT, body TEXT NOT NULL, PRIMARY KEY (scope, name));
+CREATE TABLE IF NOT EXISTS quarantine_events (
+    id TEXT PRIMARY KEY, at_s REAL NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS notices (
     sink TEXT, key TEXT, body TEXT NOT NULL, PRIMARY KEY (sink, key));
 """
+_HOSTS_OF_OLD: Final = """
+INSERT OR IGNORE INTO quarantine_entries SELECT 'host', host, json_object(
+    'name', host, 'reason', reason, 'author', author, 'since_s', since_s, 'until_s', until_s,
+    'incident_id', incident_id, 'scope', 'host') FROM quarantine;
+DELETE FROM quarantine;
+"""
+"""Stores of before there were groups in quarantine have their hosts in a table of their own."""
 
 
 class StoreError(Exception):
@@ -97,6 +108,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last second, no more
     db.executescript(_TABLES)
+    db.executescript(_HOSTS_OF_OLD)
     with db:  # a write that proves that the disk takes one
         db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute(

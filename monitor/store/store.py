@@ -18,14 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.incident import Incident, incident_from_json, incident_to_json
-from monitor.names import Host, IncidentId, RankName
+from monitor.names import IncidentId, RankName
 from monitor.policy import Decision, Evict
 from monitor.snapshot import EvictionProgress
 from monitor.store.file import StoreError, claim, open_file, write_row
 from monitor.store.rows import (
     DecisionRow,
     QuarantineEntry,
+    QuarantineEvent,
     Remembered,
+    Scope,
+    entry_from_row,
+    entry_to_row,
+    event_from_row,
+    event_to_row,
     eviction_from_json,
     eviction_to_json,
 )
@@ -123,19 +129,22 @@ class Store:
         self._put("evictions", key, {"body": json.dumps(eviction_to_json(progress))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
-        """Remember a quarantined host."""
-        row = {
-            "reason": entry.reason,
-            "author": entry.author,
-            "since_s": entry.since_s,
-            "until_s": entry.until_s,
-            "incident_id": entry.incident_id,
-        }
-        self._put("quarantine", {"host": entry.host}, row)
+        """Remember a quarantined host or group."""
+        key = {"scope": str(entry.scope), "name": entry.name}
+        self._put("quarantine_entries", key, {"body": json.dumps(entry_to_row(entry))})
 
-    def drop_quarantine(self, host: Host) -> None:
-        """Forget a quarantined host."""
-        self._put("quarantine", {"host": host}, None)
+    def drop_quarantine(self, scope: Scope, name: str) -> None:
+        """Forget a quarantined host or group."""
+        self._put("quarantine_entries", {"scope": str(scope), "name": name}, None)
+
+    def save_quarantine_event(self, event: QuarantineEvent) -> None:
+        """Remember what happened to a host or a group."""
+        row = {"at_s": event.at_s, "body": json.dumps(event_to_row(event))}
+        self._put("quarantine_events", {"id": event.id}, row)
+
+    def drop_quarantine_event(self, event: QuarantineEvent) -> None:
+        """Forget what is too old to count."""
+        self._put("quarantine_events", {"id": event.id}, None)
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
         """Remember a target."""
@@ -232,11 +241,12 @@ class Store:
                 for (body,) in rows("SELECT body FROM evictions ORDER BY asked_s")
             ),
             quarantine=tuple(
-                QuarantineEntry(*row)
-                for row in rows(
-                    "SELECT host, reason, author, since_s, until_s, incident_id"
-                    " FROM quarantine ORDER BY host"
-                )
+                entry_from_row(json.loads(body))
+                for (body,) in rows("SELECT body FROM quarantine_entries ORDER BY scope, name")
+            ),
+            quarantine_events=tuple(
+                event_from_row(json.loads(body))
+                for (body,) in rows("SELECT body FROM quarantine_events ORDER BY at_s, id")
             ),
             targets=tuple(json.loads(b) for (b,) in rows("SELECT body FROM targets ORDER BY rank")),
             notices=tuple(

@@ -128,7 +128,7 @@ def test_what_was_dropped_stays_dropped(tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
     fill(store)
     store.flush()
-    store.drop_quarantine(Host("node1"))
+    store.drop_quarantine(Scope.HOST, "node1")
     store.drop_target(RankName("rg_1.0"))
     store.close()
     remembered = reopened(tmp_path / "m.db")
