@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -169,8 +169,13 @@ def entry_to_row(entry: QuarantineEntry) -> dict[str, Any]:
 
 
 def entry_from_row(body: Mapping[str, Any]) -> QuarantineEntry:
-    """Inverse of `entry_to_row`."""
-    return QuarantineEntry(**{**body, "scope": Scope(body["scope"])})
+    """Inverse of `entry_to_row`; unknown keys are ignored.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    known = {one.name: body[one.name] for one in fields(QuarantineEntry) if one.name in body}
+    return QuarantineEntry(**{**known, "scope": Scope(body["scope"])})
 
 
 def event_to_row(event: QuarantineEvent) -> dict[str, Any]:
@@ -179,7 +184,11 @@ def event_to_row(event: QuarantineEvent) -> dict[str, Any]:
 
 
 def event_from_row(body: Mapping[str, Any]) -> QuarantineEvent:
-    """Inverse of `event_to_row`."""
-    return QuarantineEvent(
-        **{**body, "scope": Scope(body["scope"]), "change": Change(body["change"])}
-    )
+    """Inverse of `event_to_row`; unknown keys are ignored.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    known = {one.name: body[one.name] for one in fields(QuarantineEvent) if one.name in body}
+    scope, change = Scope(body["scope"]), Change(body["change"])
+    return QuarantineEvent(**{**known, "scope": scope, "change": change})

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from monitor.incident import Incident, incident_from_json, incident_to_json
 from monitor.names import IncidentId, RankName
@@ -38,6 +38,8 @@ from monitor.store.rows import (
 
 FLUSH_S: Final = 1.0
 """Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
+
+_T = TypeVar("_T")
 
 Key = tuple[str, tuple[Any, ...]]
 """Table and primary key."""
@@ -222,14 +224,19 @@ class Store:
         def rows(sql: str) -> list[tuple[Any, ...]]:
             return self._db.execute(sql).fetchall()
 
-        incidents = []
-        for (body,) in rows("SELECT body FROM incidents ORDER BY first_seen_s DESC, id DESC"):
-            try:
-                incidents.append(incident_from_json(json.loads(body)))
-            except (ValueError, KeyError, TypeError):
-                self.errors += 1  # one unreadable row is no reason to forget the others
+        def bodies(sql: str, read: Callable[[Any], _T]) -> tuple[_T, ...]:
+            found = []
+            for (body,) in rows(sql):
+                try:
+                    found.append(read(json.loads(body)))
+                except (ValueError, KeyError, TypeError):
+                    self.errors += 1  # one unreadable row is no reason to forget the others
+            return tuple(found)
+
         return Remembered(
-            incidents=tuple(incidents),
+            incidents=bodies(
+                "SELECT body FROM incidents ORDER BY first_seen_s DESC, id DESC", incident_from_json
+            ),
             decisions=tuple(
                 DecisionRow(IncidentId(row[0]), *row[1:])
                 for row in rows(
@@ -240,13 +247,11 @@ class Store:
                 eviction_from_json(json.loads(body))
                 for (body,) in rows("SELECT body FROM evictions ORDER BY asked_s")
             ),
-            quarantine=tuple(
-                entry_from_row(json.loads(body))
-                for (body,) in rows("SELECT body FROM quarantine_entries ORDER BY scope, name")
+            quarantine=bodies(
+                "SELECT body FROM quarantine_entries ORDER BY scope, name", entry_from_row
             ),
-            quarantine_events=tuple(
-                event_from_row(json.loads(body))
-                for (body,) in rows("SELECT body FROM quarantine_events ORDER BY at_s, id")
+            quarantine_events=bodies(
+                "SELECT body FROM quarantine_events ORDER BY at_s, id", event_from_row
             ),
             targets=tuple(json.loads(b) for (b,) in rows("SELECT body FROM targets ORDER BY rank")),
             notices=tuple(
