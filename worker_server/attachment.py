@@ -43,7 +43,7 @@ def attach(told: Mapping[str, str] | None = None) -> StepReporter:
         _attached = NullReporter()
         return _attached
     environ = {**os.environ, **(told or {})}
-    if environ.get("LIGHTKEEPER_ADMISSION", "off") != "off":
+    if (environ.get("LIGHTKEEPER_ADMISSION") or "off") != "off":
         from worker_server.joining import ask_to_join  # noqa: PLC0415  few ask, and it imports http
 
         ask_to_join(environ, _warn)

@@ -1,8 +1,9 @@
 """A rank asks before it joins: `LIGHTKEEPER_ADMISSION=warn|refuse`.
 
-The one place in this package that may end a rank, and only because somebody asked for it: a host in
-quarantine that a launcher starts all the same (it does not ask, or its scheduler was not told) would
-join the quorum again. Before training starts that costs nothing; later nobody is ended here.
+The one place in this package that may end a rank, and only because somebody asked for it: on a
+host in quarantine, where a launcher starts it all the same (it does not ask, or its scheduler was
+not told), it would join the quorum again. Before training starts an end costs nothing; later nobody
+is ended here.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
         SystemExit: status 75; it may not, and the environment says `refuse`.
     """
     wish = environ["LIGHTKEEPER_ADMISSION"]
+    if wish not in ("warn", "refuse"):
+        warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for off")
+        return
     try:
         refused = _refused(environ)
     except Exception as exc:  # noqa: BLE001  training goes on without us
         warn(f"lightkeeper did not ask for admission: {exc!r}")
         return
-    if wish not in ("warn", "refuse"):
-        warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for warn")
     if refused is None:
         return
     said = (

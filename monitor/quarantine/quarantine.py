@@ -178,7 +178,7 @@ class Quarantine:
         with self._lock:
             self._expire()
             events = list(self._events.get((scope, name), ()))
-        return tuple(sorted(events, key=lambda one: one.at_s, reverse=True))
+        return tuple(reversed(sorted(events, key=lambda one: one.at_s)))
 
     def records(self) -> Mapping[Host, HostRecord]:
         """What is known of every host of which anything is known."""
