@@ -134,8 +134,9 @@ def _read(answer: Any) -> Admission:
     text = " ".join(reason.split()) if isinstance(reason, str) else ""
     if answer["admit"]:
         return Admitted(text)
-    known = isinstance(until_s, int | float) and not isinstance(until_s, bool)
-    return Refused(text or "no reason given", float(until_s) if known else None)
+    if isinstance(until_s, bool) or not isinstance(until_s, int | float):
+        until_s = None
+    return Refused(text or "no reason given", until_s)
 
 
 def until(at_s: float | None) -> str:

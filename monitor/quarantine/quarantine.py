@@ -177,8 +177,8 @@ class Quarantine:
         """What happened to a host or a group, newest first."""
         with self._lock:
             self._expire()
-            events = list(self._events.get((scope, name), ()))
-        return tuple(reversed(sorted(events, key=lambda one: one.at_s)))
+            events = sorted(self._events.get((scope, name), ()), key=lambda one: one.at_s)
+        return tuple(events[::-1])
 
     def records(self) -> Mapping[Host, HostRecord]:
         """What is known of every host of which anything is known."""
