@@ -90,6 +90,14 @@ class Quarantine:
                 self._events.setdefault((event.scope, event.name), []).append(event)
             self._records = None
 
+    def take_over(
+        self, entries: Sequence[QuarantineEntry], events: Sequence[QuarantineEvent]
+    ) -> None:
+        """The list and its history as the store has them, instead of ours."""
+        with self._lock:
+            self._entries, self._events = {}, {}
+            self.restore(entries, events)
+
     # -- changing -----------------------------------------------------------------------------
 
     def add(self, entry: QuarantineEntry) -> QuarantineEntry:

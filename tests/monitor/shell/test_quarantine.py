@@ -173,6 +173,15 @@ def test_a_restart_forgets_nothing(scene: Scene) -> None:
     assert again.records() == scene.list.records()
 
 
+def test_who_takes_over_has_what_the_store_has_and_nothing_of_its_own(scene: Scene) -> None:
+    scene.evict()
+    other = Quarantine(scene.clock, Memory())
+    other.add(QuarantineEntry("node9", "ECC", "ann", scene.clock.now_s(), None, None))
+    other.take_over(tuple(scene.memory.quarantine.values()), tuple(scene.memory.events.values()))
+    assert other.active() == scene.list.active()
+    assert other.records() == scene.list.records()
+
+
 def test_events_are_kept_for_28_days_and_a_week_and_longer_while_it_is_out(scene: Scene) -> None:
     scene.accuse()
     scene.clock.advance(34 * DAY)
