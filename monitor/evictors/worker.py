@@ -194,7 +194,7 @@ class Evictors:
                 case.ended = True
                 self._news.append(case.progress)
 
-    def _carry_out(self, case: _Case) -> str | None:
+    def _carry_out(self, case: _Case) -> str | None:  # noqa: C901 - one step after the other
         """Climb until the accused are gone; the reason when they are not."""
         if case.order.refused is not None:
             return case.order.refused

@@ -1,7 +1,7 @@
 """Every decision to evict from its writing to its end: written first, then carried out.
 
-Nothing is asked of anybody before the decision's row is on disk. While the disk does not take it the
-decision waits, for as long as the pipeline itself waits for it (`eviction_ack_s`), and is told.
+Nothing is asked of anybody before the decision's row is on disk. While the disk does not take it
+the decision waits, for as long as the pipeline itself waits for it (`eviction_ack_s`), and is told.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Docket:
                 del self._waiting[incident_id]
                 self._open[incident_id] = replace(self._open[incident_id], resumed=False)
         if self._waiting and self._store.flush():
-            yield from self._waiting.values()
+            yield from tuple(self._waiting.values())
 
     def attempt(self, order: Order) -> Order:
         """The order as the decision's next attempt."""
@@ -116,6 +116,11 @@ class Docket:
         self._open[incident_id] = replace(one, row=row)
         self._keep(row)
 
+    def refused(self, incident_id: IncidentId, now_s: float) -> None:
+        """The evictor does not take it: somebody else's eviction of the same group is under way."""
+        end = End(DecisionState.ABANDONED, "its group is being evicted already")
+        self._end(self._open[incident_id], end, now_s)
+
     def ended(self, progress: EvictionProgress, now_s: float) -> None:
         """The evictor is done with it."""
         one = self._open.get(progress.incident_id)
@@ -129,7 +134,7 @@ class Docket:
         held: Mapping[IncidentId, str],
         patience_s: float,
     ) -> tuple[Evict, ...]:
-        """End what another monitor left, where that is due; what is to be asked again is returned."""
+        """End what another monitor left, where that is due; returned is what is asked again."""
         asked: list[Evict] = []
         for incident_id, one in list(self._open.items()):
             if one.resumed:
@@ -143,6 +148,8 @@ class Docket:
                     self._end(one, told, snapshot.now_s)
                 case Evict():
                     asked.append(told)
+                case None:
+                    pass
         return tuple(asked)
 
     def author_of(self, incident_id: IncidentId) -> str | None:

@@ -11,14 +11,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
+from monitor.journal.writer import Stats
+from monitor.keeper.docket import Docket
 from monitor.keeper.orders import order_for
-from monitor.keeper.parts import Parts
+from monitor.keeper.parts import Deeds, Parts
 from monitor.keeper.troubles import troubles
+from monitor.keeper.unfinished import MANUAL
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
@@ -37,6 +40,10 @@ from monitor.store import Remembered
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
 
+if TYPE_CHECKING:
+    from monitor.lease import Lease
+    from monitor.store.database import Fence
+
 log = logging.getLogger(__package__)
 
 _SWEEP_SHARE: Final = 0.8
@@ -54,6 +61,15 @@ class Keeper:
         self._parts = parts
         self._notes = notes
         self._chronicle = Chronicle(remembered)
+        self._docket = Docket(parts.store, lambda row: self._chronicle.take_decision(row))
+        self._held: dict[IncidentId, str] = {}
+        self._deciding = threading.RLock()
+        """A person decides in another thread than the tick."""
+        self._fence: Fence | None = None
+        """Under which this monitor acts, once it has taken over."""
+        self._read: int | None = None
+        """The store's number of writes when a standby read it last."""
+        self._deeds = Deeds()
         self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
@@ -86,6 +102,8 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
+        with self._part("lease"):
+            self.take_part()
         with self._part("targets"):
             self._refresh_targets()
         snapshot = None
@@ -93,18 +111,19 @@ class Keeper:
             snapshot = self._observe(began_s, lateness_s)
         if snapshot is not None:
             result = self._decide(snapshot)
-            if evidence := self._parts.evidence:
-                with self._part("evidence"):
-                    evidence.take(snapshot, result.incidents, result.changed)
-            with self._part("act"):
-                self._act(result, snapshot)
-            with self._part("notify"):
-                self._tell(snapshot)
+            if self.leading:
+                if evidence := self._parts.evidence:
+                    with self._part("evidence"):
+                        evidence.take(snapshot, result.incidents, result.changed)
+                with self._part("act"):
+                    self._act(result, snapshot)
+                with self._part("notify"):
+                    self._tell(snapshot)
             with self._part("view"):
                 self._show(snapshot, result)
             with self._part("journal"):  # last, so that its thread works while this one sleeps
-                if parts.journal is not None:
-                    parts.journal.take(snapshot, result, self._broken.get("decide"))
+                if self._parts.journal is not None:
+                    self._parts.journal.take(snapshot, result, self._broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 
@@ -122,6 +141,84 @@ class Keeper:
         else:
             if self._broken.pop(name, None) is not None:
                 log.info("%s works again", name)
+
+    # -- who acts -----------------------------------------------------------------------------
+
+    @property
+    def leading(self) -> bool:
+        """Whether this monitor decides and acts; also while it may not at this very moment."""
+        return self._parts.lease is None or self._fence is not None
+
+    def take_part(self) -> None:
+        """Take over, or stand by, if that has changed; as a standby read what the active wrote.
+
+        Raises:
+            StoreError: the store cannot be read: tried again in the next tick.
+        """
+        lease = self._parts.lease
+        if lease is None:
+            return
+        fence = lease.fence()
+        if fence is None:
+            if self._fence is not None:
+                self._stand_by()
+            self._look_on(lease)
+        elif fence != self._fence:
+            self._stand_by()
+            self._lead(fence)
+
+    def _stand_by(self) -> None:
+        parts, self._fence, self._read = self._parts, None, None
+        dropped = parts.store.follow()
+        parts.evictors.follow(())
+        deeds, self._deeds = self._deeds, Deeds()
+        if deeds != Deeds():
+            log.warning("stands by from now on; %d writes are dropped", dropped)
+            self._parts = replace(parts, notify=None, journal=None)
+        deeds.close()
+
+    def _look_on(self, lease: Lease) -> None:
+        """What the active monitor wrote since the last look."""
+        writes, parts = lease.writes(), self._parts
+        if writes is None or writes == self._read:
+            return
+        found = parts.store.remembered()
+        parts.evictors.follow(found.evictions)
+        parts.judge.go_on(found.incidents, parts.evictors.progress(), deciding=False)
+        self._show_stored(found)
+        self._read = writes
+
+    def _lead(self, fence: Fence) -> None:
+        parts = self._parts
+        found = parts.store.lead(fence)
+        parts.evictors.follow(())
+        evictions = parts.evictors.restore(found.evictions)
+        parts.judge.go_on(found.incidents, evictions)
+        self._show_stored(found)
+        parts.registry.save_all()
+        with self._deciding:
+            self._docket.take_over(found, parts.clock.now_s())
+        if parts.begin is not None:
+            self._deeds = parts.begin(found, evictions, self._tick)
+            self._parts = replace(parts, notify=self._deeds.notify, journal=self._deeds.journal)
+        self._fence = fence
+        log.info("this monitor acts from now on (epoch %d)", fence.epoch)
+
+    def _show_stored(self, found: Remembered) -> None:
+        self._chronicle = Chronicle(found)
+        self._result = replace(self._result, incidents=self._chronicle.incidents())
+        self._parts.quarantine.take_over(found.quarantine)
+        self._parts.registry.adopt(found.targets)
+
+    @property
+    def journal_stats(self) -> Stats:
+        """Of the journal, while this monitor keeps one."""
+        journal = self._parts.journal
+        return Stats() if journal is None else journal.stats
+
+    def close(self) -> None:
+        """End what only the active monitor has."""
+        self._deeds.close()
 
     # -- observe ------------------------------------------------------------------------------
 
@@ -207,20 +304,41 @@ class Keeper:
         parts.instruments.count_incidents(result.changed, [one for one in before if one])
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
-        for decision in result.decisions:
-            row = parts.store.save_decision(decision, snapshot.now_s)
-            self._chronicle.take_decision(row)
-            self._log(decision)
+        with self._deciding:
+            for decision in result.decisions:
+                self._log(decision)
+                if isinstance(decision, Evict):
+                    self._held.pop(decision.incident_id, None)
+                    self._decided(decision, snapshot)
+                else:
+                    self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
+                    row = parts.store.save_decision(decision, snapshot.now_s)
+                    self._chronicle.take_decision(row)
+                    parts.instruments.holds.labels(str(decision.guard)).inc()
+            patience_s = parts.config.eviction_deadline_s
+            for evict in self._docket.review(snapshot, self._chronicle.get, self._held, patience_s):
+                self._decided(evict, snapshot)
+            self._carry_out(snapshot)
         parts.store.flush()
-        for decision in result.decisions:
-            if isinstance(decision, Evict):
-                incident = self._chronicle.get(decision.incident_id)
-                order = order_for(decision, snapshot, incident)
-                parts.evictors.submit(self._witnessed(order))
-            else:
-                parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
+        incident = self._chronicle.get(evict.incident_id)
+        order = order_for(evict, snapshot, incident, author)
+        self._docket.decide(evict, order, epoch=0 if self._fence is None else self._fence.epoch)
+
+    def _carry_out(self, snapshot: Snapshot) -> None:
+        """Hand over what is written, with a look at this tick's fleet; all else waits."""
+        parts, docket = self._parts, self._docket
+        for one in docket.ready(snapshot.now_s, parts.config.eviction_ack_s):
+            if parts.lease is not None and parts.lease.why_not() is not None:
+                return
+            incident = self._chronicle.get(one.evict.incident_id)
+            order = docket.attempt(order_for(one.evict, snapshot, incident, one.author))
+            docket.carried_out(one.evict.incident_id)
+            if not parts.evictors.submit(self._witnessed(order)):
+                docket.refused(one.evict.incident_id, snapshot.now_s)
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
@@ -250,6 +368,7 @@ class Keeper:
 
     def _count_evictions(self) -> None:
         for progress in self._parts.evictors.take_ended():
+            self._docket.ended(progress, self._parts.clock.now_s())
             incident = self._chronicle.get(progress.incident_id)
             kind = "by_hand" if incident is None else str(incident.kind)
             outcome = "left" if progress.gone_s is None else "gone"
@@ -276,7 +395,12 @@ class Keeper:
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
-            troubles=(*self._notes, *troubles(parts, result, self._broken)),
+            troubles=(
+                *self._notes,
+                *troubles(parts, result, self._broken),
+                *self._docket.troubles(),
+            ),
+            standing=None if parts.lease is None else parts.lease.standing(),
         )
 
     # -- by hand ------------------------------------------------------------------------------
@@ -287,17 +411,20 @@ class Keeper:
         Raises:
             NotPossible: there is no such group, or it is being evicted already.
         """
+        lease = self._parts.lease
+        if lease is not None and not self.leading:
+            raise NotPossible(lease.standing().sentence())
         view = self._view
         found = [] if view is None else [one for one in groups_of(view) if one.group == group]
         if view is None or not found:
             raise NotPossible(f"no such group: {group}")
         if any(progress.group == group for progress in self._parts.evictors.active()):
             raise NotPossible(f"{group} is being evicted already")
-        incident_id = IncidentId(f"manual-{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
+        incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
-        self._parts.store.save_decision(evict, self._parts.clock.now_s())
-        self._parts.store.flush()
-        incident = self._chronicle.get(incident_id)
-        order = order_for(evict, view.snapshot, incident, author="a person")
-        self._parts.evictors.submit(self._witnessed(order))
+        with self._deciding:
+            if self._docket.going(group):
+                raise NotPossible(f"{group} is being evicted already")
+            self._decided(evict, view.snapshot, author="a person")
+            self._carry_out(view.snapshot)
         return incident_id

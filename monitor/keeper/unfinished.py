@@ -72,7 +72,9 @@ def left_open(
         if progress is not None and not progress.interrupted:
             ended.append(ending(row, end_of(progress), now_s))
         else:
-            going[row.incident_id] = Unfinished(row, now_s, progress)
+            # the eviction's own row is written first: it knows more than the decision's
+            asked = row if progress is None else replace(row, state=DecisionState.CARRIED_OUT)
+            going[row.incident_id] = Unfinished(asked, now_s, progress)
     return tuple(going.values()), tuple(ended)
 
 
@@ -81,7 +83,9 @@ def ending(row: DecisionRow, end: End, now_s: float) -> DecisionRow:
     return replace(row, state=end.state, outcome=end.outcome, ended_s=now_s)
 
 
-def again(row: DecisionRow, evict: Evict, accused: Mapping[RankName, str], epoch: int) -> DecisionRow:
+def again(
+    row: DecisionRow, evict: Evict, accused: Mapping[RankName, str], epoch: int
+) -> DecisionRow:
     """The same decision, decided once more."""
     asked = row.state is DecisionState.CARRIED_OUT
     body = {

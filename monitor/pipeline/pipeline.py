@@ -225,10 +225,7 @@ class Pipeline:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
                     self._tracker.asked(decision.incident_id, snapshot.now_s)
-                    self._past = [one for one in self._past if self._counts(one, decision, snapshot)]
-                    self._past.append(
-                        PastEviction(decision.incident_id, decision.group, snapshot.now_s)
-                    )
+                    self._count(decision, snapshot)
                     emitted.append(decision)
                 case Hold():
                     said = (decision.guard, decision.reason)
@@ -238,6 +235,12 @@ class Pipeline:
         still = {incident.id for incident in self._tracker.open()}
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
+
+    def _count(self, decision: Evict, snapshot: Snapshot) -> None:
+        """One more eviction of the hour."""
+        counted = [one for one in self._past if self._counts(one, decision, snapshot)]
+        now_s = snapshot.now_s
+        self._past = [*counted, PastEviction(decision.incident_id, decision.group, now_s)]
 
     def _counts(self, past: PastEviction, decision: Evict, snapshot: Snapshot) -> bool:
         """Whether an earlier eviction counts beside this one: to ask again for one that was never
