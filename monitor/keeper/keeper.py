@@ -11,15 +11,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
 from monitor.journal.writer import Stats
 from monitor.keeper.docket import Docket
+from monitor.keeper.handover import Handover
 from monitor.keeper.orders import order_for
-from monitor.keeper.parts import Deeds, Parts
+from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
 from monitor.keeper.unfinished import MANUAL
 from monitor.names import GroupName, IncidentId, RankName
@@ -36,13 +37,9 @@ from monitor.snapshot import (
     Unreachable,
     Vitals,
 )
-from monitor.store import Remembered
+from monitor.store import DecisionRow, Remembered
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
-
-if TYPE_CHECKING:
-    from monitor.lease import Lease
-    from monitor.store.database import Fence
 
 log = logging.getLogger(__package__)
 
@@ -61,15 +58,12 @@ class Keeper:
         self._parts = parts
         self._notes = notes
         self._chronicle = Chronicle(remembered)
-        self._docket = Docket(parts.store, lambda row: self._chronicle.take_decision(row))
+        self._docket = Docket(parts.store, self._told)
+        self._handover = Handover(parts, self._docket, self._show_stored)
         self._held: dict[IncidentId, str] = {}
+        """Why an incident's eviction is held back."""
         self._deciding = threading.RLock()
         """A person decides in another thread than the tick."""
-        self._fence: Fence | None = None
-        """Under which this monitor acts, once it has taken over."""
-        self._read: int | None = None
-        """The store's number of writes when a standby read it last."""
-        self._deeds = Deeds()
         self._tempos = TempoBook()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
@@ -111,7 +105,7 @@ class Keeper:
             snapshot = self._observe(began_s, lateness_s)
         if snapshot is not None:
             result = self._decide(snapshot)
-            if self.leading:
+            if self._handover.leading:
                 if evidence := self._parts.evidence:
                     with self._part("evidence"):
                         evidence.take(snapshot, result.incidents, result.changed)
@@ -122,8 +116,8 @@ class Keeper:
             with self._part("view"):
                 self._show(snapshot, result)
             with self._part("journal"):  # last, so that its thread works while this one sleeps
-                if self._parts.journal is not None:
-                    self._parts.journal.take(snapshot, result, self._broken.get("decide"))
+                if (journal := self._handover.deeds.journal) is not None:
+                    journal.take(snapshot, result, self._broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 
@@ -144,81 +138,31 @@ class Keeper:
 
     # -- who acts -----------------------------------------------------------------------------
 
-    @property
-    def leading(self) -> bool:
-        """Whether this monitor decides and acts; also while it may not at this very moment."""
-        return self._parts.lease is None or self._fence is not None
-
     def take_part(self) -> None:
-        """Take over, or stand by, if that has changed; as a standby read what the active wrote.
+        """Take over, or stand by, if that has changed.
 
         Raises:
             StoreError: the store cannot be read: tried again in the next tick.
         """
-        lease = self._parts.lease
-        if lease is None:
-            return
-        fence = lease.fence()
-        if fence is None:
-            if self._fence is not None:
-                self._stand_by()
-            self._look_on(lease)
-        elif fence != self._fence:
-            self._stand_by()
-            self._lead(fence)
-
-    def _stand_by(self) -> None:
-        parts, self._fence, self._read = self._parts, None, None
-        dropped = parts.store.follow()
-        parts.evictors.follow(())
-        deeds, self._deeds = self._deeds, Deeds()
-        if deeds != Deeds():
-            log.warning("stands by from now on; %d writes are dropped", dropped)
-            self._parts = replace(parts, notify=None, journal=None)
-        deeds.close()
-
-    def _look_on(self, lease: Lease) -> None:
-        """What the active monitor wrote since the last look."""
-        writes, parts = lease.writes(), self._parts
-        if writes is None or writes == self._read:
-            return
-        found = parts.store.remembered()
-        parts.evictors.follow(found.evictions)
-        parts.judge.go_on(found.incidents, parts.evictors.progress(), deciding=False)
-        self._show_stored(found)
-        self._read = writes
-
-    def _lead(self, fence: Fence) -> None:
-        parts = self._parts
-        found = parts.store.lead(fence)
-        parts.evictors.follow(())
-        evictions = parts.evictors.restore(found.evictions)
-        parts.judge.go_on(found.incidents, evictions)
-        self._show_stored(found)
-        parts.registry.save_all()
         with self._deciding:
-            self._docket.take_over(found, parts.clock.now_s())
-        if parts.begin is not None:
-            self._deeds = parts.begin(found, evictions, self._tick)
-            self._parts = replace(parts, notify=self._deeds.notify, journal=self._deeds.journal)
-        self._fence = fence
-        log.info("this monitor acts from now on (epoch %d)", fence.epoch)
-
-    def _show_stored(self, found: Remembered) -> None:
-        self._chronicle = Chronicle(found)
-        self._result = replace(self._result, incidents=self._chronicle.incidents())
-        self._parts.quarantine.take_over(found.quarantine)
-        self._parts.registry.adopt(found.targets)
+            self._handover.check(self._tick)
 
     @property
     def journal_stats(self) -> Stats:
         """Of the journal, while this monitor keeps one."""
-        journal = self._parts.journal
+        journal = self._handover.deeds.journal
         return Stats() if journal is None else journal.stats
 
     def close(self) -> None:
         """End what only the active monitor has."""
-        self._deeds.close()
+        self._handover.close()
+
+    def _show_stored(self, found: Remembered) -> None:
+        self._chronicle = Chronicle(found)
+        self._result = replace(self._result, incidents=self._chronicle.incidents())
+
+    def _told(self, row: DecisionRow) -> None:
+        self._chronicle.take_decision(row)
 
     # -- observe ------------------------------------------------------------------------------
 
@@ -326,7 +270,7 @@ class Keeper:
     def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
         incident = self._chronicle.get(evict.incident_id)
         order = order_for(evict, snapshot, incident, author)
-        self._docket.decide(evict, order, epoch=0 if self._fence is None else self._fence.epoch)
+        self._docket.decide(evict, order, epoch=self._handover.epoch)
 
     def _carry_out(self, snapshot: Snapshot) -> None:
         """Hand over what is written, with a look at this tick's fleet; all else waits."""
@@ -342,7 +286,7 @@ class Keeper:
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
-        office, chronicle = self._parts.notify, self._chronicle
+        office, chronicle = self._handover.deeds.notify, self._chronicle
         if office is not None:
             evictions = chronicle.evictions().values()
             known = (chronicle.incidents(), chronicle.decisions(), evictions)
@@ -397,7 +341,7 @@ class Keeper:
             tempos=tempos,
             troubles=(
                 *self._notes,
-                *troubles(parts, result, self._broken),
+                *troubles(parts, result, self._broken, self._handover.deeds),
                 *self._docket.troubles(),
             ),
             standing=None if parts.lease is None else parts.lease.standing(),
@@ -412,7 +356,7 @@ class Keeper:
             NotPossible: there is no such group, or it is being evicted already.
         """
         lease = self._parts.lease
-        if lease is not None and not self.leading:
+        if lease is not None and not self._handover.leading:
             raise NotPossible(lease.standing().sentence())
         view = self._view
         found = [] if view is None else [one for one in groups_of(view) if one.group == group]

@@ -1,12 +1,12 @@
 """Decisions to evict that have no end yet, and what becomes of those that somebody left. Pure.
 
-Theory of operation. decided -> carried out -> confirmed | failed | abandoned. A decision is written
-as `decided` before anybody is asked, and as `carried_out` before the first rung. Who takes over from
-a monitor that died, or that lost the lease, finds both kinds without an end. What the pipeline
-decides again is the same decision going on (another attempt). Where the accused are gone it was
-carried out; where the fault has passed, or a guard has held it for too long, it is abandoned, and
-the row says why. One that a person asked for has no incident that could be decided again: it goes on
-while the very same processes still run.
+Theory of operation. decided -> carried out -> confirmed | failed | abandoned. A decision is
+written as `decided` before anybody is asked, and as `carried_out` before the first rung. Who takes
+over from a monitor that died, or that lost the lease, finds both kinds without an end. What the
+pipeline decides again is the same decision going on (another attempt). Where the accused are gone
+it was carried out; where the fault has passed, or a guard has held it for too long, it is
+abandoned, and the row says why. One that a person asked for has no incident that could be decided
+again: it goes on while the very same processes still run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def end_of(progress: EvictionProgress) -> End:
 def left_open(
     rows: Iterable[DecisionRow], evictions: Iterable[EvictionProgress], now_s: float
 ) -> tuple[tuple[Unfinished, ...], tuple[DecisionRow, ...]]:
-    """Of what the store holds: decisions to go on with, and those whose end was only not written."""
+    """Of what the store holds: decisions to go on with, and those that had ended unwritten."""
     known = {(one.incident_id, one.of_s): one for one in evictions}
     going: dict[IncidentId, Unfinished] = {}
     ended: list[DecisionRow] = []
@@ -116,7 +116,7 @@ def evict_of(row: DecisionRow) -> Evict:
     )
 
 
-def judged(
+def judged(  # noqa: PLR0911 - one reason a line
     one: Unfinished,
     incident: Incident | None,
     snapshot: Snapshot,
