@@ -193,12 +193,22 @@ def run(args: argparse.Namespace) -> int:
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive() and signal.sigtimedwait(_SIGNALS, 1.0) is None:
+        while loop.is_alive() and not _told_to_stop():
             pass
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
     return DONE
+
+
+def _told_to_stop() -> bool:
+    """Whether a signal came within a second.
+
+    CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
+    than its timeout, so the signal is looked at.
+    """
+    told = signal.sigtimedwait(_SIGNALS, 1.0)
+    return told is not None and told.si_signo in _SIGNALS
 
 
 def _options(args: argparse.Namespace) -> Options:

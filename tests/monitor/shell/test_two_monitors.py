@@ -50,6 +50,7 @@ def start(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Start]:
     yield begin
     for monitor in made:
         monitor.end(signal.SIGKILL)
+        print("".join(monitor.lines))
 
 
 def role(monitor: Monitor) -> str:
