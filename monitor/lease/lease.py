@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monitor.lease.grip import Grip, LeaseRow, Times, Watch
-from monitor.lease.holder import gone, shown
+from monitor.lease.holder import gone, renamed, shown
+from monitor.lease.standing import Standing
 from monitor.lease.table import LeaseTable
 from monitor.store import StoreError
 
@@ -23,44 +23,6 @@ log = logging.getLogger(__name__)
 def boot_time_s() -> float:
     """Seconds since the boot, those asleep too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Who acts, as far as this monitor knows."""
-
-    active: bool
-    """Whether this one may act now."""
-    epoch: int
-    holder: str | None
-    """For people; None: nobody, or not known yet."""
-    url: str | None
-    since_s: float | None
-    """Unix time at which the holder took it."""
-    problem: str | None = None
-    """Why the lease can be neither renewed nor looked at."""
-
-    @property
-    def role(self) -> str:
-        """In one word."""
-        return "active" if self.active else "standby"
-
-    def sentence(self) -> str:
-        """For whoever asked a standby for something that only the active monitor does."""
-        if self.holder is None:
-            return "this monitor stands by, and none is active yet"
-        return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
-
-    def to_json(self) -> dict[str, Any]:
-        """For pages and programs."""
-        return {
-            "role": self.role,
-            "holder": self.holder,
-            "url": self.url,
-            "since_s": self.since_s,
-            "epoch": self.epoch,
-            "problem": self.problem,
-        }
 
 
 class Lease:
@@ -85,7 +47,7 @@ class Lease:
     ) -> None:
         from monitor.store.database import Fence  # noqa: PLC0415 - with sqlalchemy, see `store`
 
-        self._fence_of: Callable[[int], Fence] = lambda epoch: Fence(holder, epoch)
+        self._fence_of: Callable[[int], Fence] = lambda epoch: Fence(self._holder, epoch)
         self._table = LeaseTable(database)
         self._holder, self._url = holder, url
         self._times, self._clock = times or Times(), clock
@@ -225,3 +187,6 @@ class Lease:
             if self._grip is not None:
                 log.warning("the lease is another monitor's: this one stands by")
             self._grip = self._watch = None
+            # should a database fail over to a copy that lags behind, the row may bear our name
+            # again: under that name this monitor has lost
+            self._holder = renamed(self._holder)

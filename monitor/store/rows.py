@@ -161,6 +161,7 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
         "asked_s": progress.asked_s,
         "decided_s": progress.decided_s,
         "attempt": progress.attempt,
+        "ended_s": progress.ended_s,
         "rungs": [
             {
                 "rung": str(rung.rung),
@@ -186,6 +187,7 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
         asked_s=body["asked_s"],
         decided_s=body.get("decided_s"),
         attempt=body.get("attempt", 1),
+        ended_s=body.get("ended_s"),
         rungs=tuple(
             RungOutcome(
                 rung=Rung(rung["rung"]),
