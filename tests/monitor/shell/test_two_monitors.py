@@ -158,7 +158,9 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     )[0]  # fmt: skip
     assert after["id"] == before["id"]
     evicts = [one for one in after["decisions"] if one["action"] == "evict"]
-    assert [(one["attempt"], one["at_s"]) for one in evicts] == [(2, before["decisions"][-1]["at_s"])]
+    assert [(one["attempt"], one["at_s"]) for one in evicts] == [
+        (2, before["decisions"][-1]["at_s"])
+    ]
     assert len(incidents(standby)) == 1
     assert len(culprit.evictions) == asked_before + 1
     if number is signal.SIGSTOP:
@@ -184,7 +186,9 @@ def test_the_database_away_stops_all_acting_and_back_again_it_goes_on(
         )  # fmt: skip
         time.sleep(2)
         assert training.ranks[1].evictions == []
-        assert any("lease cannot be renewed" in one for one in active.get("/v1/snapshot")["troubles"])
+        assert any(
+            "lease cannot be renewed" in one for one in active.get("/v1/snapshot")["troubles"]
+        )
     finally:
         other.execute("ROLLBACK")
         other.close()
