@@ -256,6 +256,8 @@ class Store:
         self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
     ) -> tuple[str | None, tuple[Key, ...]]:
         """One transaction; why it failed, and rows that can never be written."""
+        if not batch:  # another flush was quicker
+            return None, ()
         try:
             with self._disk:
                 return None, self.database.write(batch, fence)

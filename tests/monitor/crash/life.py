@@ -1,9 +1,9 @@
 """One life of a real monitor in a process of its own, which may end at any point of an eviction.
 
-The points are where something outside the process changes: before and after each write of the store,
-each request that is no GET, each report of a rung. They are counted from the first decision to evict
-on; at the one that the seed names the process kills itself with SIGKILL, as a power cut would. Nothing
-of this is in the monitor: its classes are wrapped in this process alone.
+The points are where something outside the process changes: before and after each write of the
+store, each request that is no GET, each report of a rung. They are counted from the first decision
+to evict on; at the one that the seed names the process kills itself with SIGKILL. Nothing of this
+is in the monitor: its classes are wrapped in this process alone.
 """
 
 from __future__ import annotations

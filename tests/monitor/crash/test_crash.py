@@ -45,13 +45,13 @@ def stories(stores: dict[int, str], folder: Path) -> list[Outcome]:
     return told
 
 
-def test_a_run_without_a_crash_passes_as_many_points_as_the_seeds_choose_from(
+def test_a_run_without_a_crash_passes_many_points(
     tmp_path: Path,
 ) -> None:
     (told,) = stories({0: str(tmp_path / "m.db")}, tmp_path)
     check(told)
     passed = int(told.died_at[0].split()[0])
-    assert 15 <= passed
+    assert passed >= 30
 
 
 def test_at_any_point_on_sqlite(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_row_that_no_database_takes_does_not_hold_up_the_others(place: str) ->
     store.close()
 
 
-# -- schema 1 ----------------------------------------------------------------------------------------
+# -- schema 1 ------------------------------------------------------------------------------------
 
 SCHEMA_1 = """
 CREATE TABLE incidents (
@@ -210,7 +210,7 @@ def test_two_that_open_an_old_store_at_once_both_get_it(tmp_path: Path) -> None:
     Store(tmp_path / "m.db").close()
 
 
-# -- PostgreSQL alone --------------------------------------------------------------------------------
+# -- PostgreSQL alone ----------------------------------------------------------------------------
 
 
 @pytest.mark.integration
