@@ -86,8 +86,8 @@ def add(board: dashboard.Dashboard) -> dashboard.Dashboard:
                 Query(f"max(lightkeeper_quarantined_groups{{{MONITOR}}})", "groups"),
                 Query(f"max(lightkeeper_lemon_hosts{{{MONITOR}}})", "lemons"),
                 says="Hosts to which no group is admitted, groups that are admitted nowhere, and "
-                "hosts that fail again and again. `lightkeeper quarantine list` names them and says "
-                "until when.",
+                "hosts that fail again and again. `lightkeeper quarantine list` names them and "
+                "says until when.",
             )
         )
     )

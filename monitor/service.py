@@ -196,7 +196,7 @@ class Service:
         self.keeper.take_part()
         if found or remembered.incidents or remembered.quarantine:
             log.info(
-                "from the store: %d ranks, %d incidents (%d open), %d hosts in quarantine",
+                "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
                 found,
                 len(remembered.incidents),
                 sum(incident.open for incident in remembered.incidents),

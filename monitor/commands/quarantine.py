@@ -124,7 +124,7 @@ def _cells(one: Mapping[str, Any], name: str) -> list[Any]:
         why,
         one["incident_id"],
         one.get("offences"),
-        "yes" if one.get("lemon") else "no",
+        one["lemon"] is not None if "lemon" in one else None,
     )
     return [cell(value) for value in shown]
 

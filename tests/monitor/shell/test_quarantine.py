@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monitor.config import KeeperConfig
 from monitor.names import GroupName, Host, IncidentId
@@ -235,3 +237,44 @@ def test_thresholds_are_options() -> None:
     scene.clock.advance(2 * DAY)
     scene.evict()
     assert scene.lasts_h() is None
+
+
+# -- any sequence ---------------------------------------------------------------------------------
+
+HOSTS = st.sampled_from(["node1", "node2"])
+STEPS = st.one_of(
+    st.tuples(st.just("evict"), HOSTS),
+    st.tuples(st.just("by_hand"), HOSTS, st.sampled_from([1, 30, 200, None])),
+    st.tuples(st.just("release"), HOSTS),
+    st.tuples(st.just("advance"), st.sampled_from([60, HOUR, DAY, 10 * DAY, 40 * DAY])),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_whatever_happens_the_store_knows_it_and_nobody_is_let_in_early(steps) -> None:
+    scene = Scene()
+    for step, *details in steps:
+        before = {entry.name: entry for entry in scene.list.active()}
+        match step, details:
+            case "evict", [host]:
+                entry = scene.evict(host)
+                assert not scene.list.admission(Host(host)).admit
+                was = before.get(host)
+                assert was is None or was.until_s is not None or entry.until_s is None
+                assert was is None or was.until_s is None or (entry.until_s or 1e18) >= was.until_s
+            case "by_hand", [host, hours]:
+                scene.by_hand(hours, host)
+                assert not scene.list.admission(Host(host)).admit
+            case "release", [host]:
+                scene.clock.advance(1)
+                assert (scene.list.release(host, author="ann") is None) == (host not in before)
+                assert scene.list.admission(Host(host)).admit
+            case _, [seconds]:
+                scene.clock.advance(seconds)
+                now_s = scene.clock.now_s()
+                ours = {entry.name for entry in scene.list.active()}
+                ends = {name: entry.until_s for name, entry in before.items()}
+                assert ours == {name for name, end in ends.items() if end is None or end > now_s}
+        again = scene.restarted()
+        assert again.active() == scene.list.active()
+        assert again.records() == scene.list.records()
