@@ -257,15 +257,24 @@ class KeeperConfig:
     often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}, expected {low:g} to {high:g}")
+        for name in _RANGES:
+            self.check(name, getattr(self, name))
         if self.straggler_slow_windows > self.straggler_windows:
             raise ConfigError(
                 f"straggler_slow_windows is {self.straggler_slow_windows}, "
                 f"expected at most straggler_windows ({self.straggler_windows})"
             )
+
+    @staticmethod
+    def check(name: str, value: float) -> None:
+        """Whether a value lies within the range of this option.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise ConfigError(f"{name} is {value}, expected {low:g} to {high:g}")
 
     @staticmethod
     def limited(name: str, value: float) -> float:
