@@ -8,6 +8,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -23,9 +24,10 @@ from monitor.names import GroupName, RankName, group_of
 from monitor.pipeline.experience import Experience
 from monitor.pipeline.fleet import fleet_of
 from monitor.pipeline.rank_health import rank_health
-from monitor.pipeline.result import TickResult
+from monitor.pipeline.result import Learned, TickResult
 from monitor.pipeline.roster import DETECTORS, Detector, wanted_records
 from monitor.policy import DEFAULT, Decision, Evict, Guard, Hold, PastEviction, Policy, decide
+from monitor.policy.lessons import cost
 from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.tracker import Tracker
@@ -56,6 +58,7 @@ class Pipeline:
         incidents: Sequence[Incident] = (),
         evictions: Sequence[EvictionProgress] = (),
         detectors: Sequence[Detector] = DETECTORS,
+        *,
         policy: Policy = DEFAULT,
         would: Sequence[PastEviction] = (),
     ) -> None:
@@ -120,7 +123,16 @@ class Pipeline:
             },
             unknown=self._unknown(failures),
             health=self._health,
+            learned=self._learned(snapshot.now_s),
         )
+
+    def _learned(self, now_s: float) -> Learned:
+        known, groups = self._experience, len(self._history.groups())
+        price = cost(known.all(), groups, self._config)
+        past = [*self._past, *known.would] if self._config.observe else self._past
+        recent = Counter(one.group for one in past if now_s - one.asked_s < _HOUR_S)
+        measured_s = price.seconds if price.evictions else None
+        return Learned(known.min_replicas, measured_s, price.evictions, dict(recent))
 
     def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
         """Kinds of fault that nobody looked for, and why."""
