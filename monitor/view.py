@@ -143,6 +143,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
         "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
+        "maintenance": _maintenance(view),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -154,6 +155,12 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
         "quarantine": [entry_to_json(entry) for entry in view.quarantine],
     }
+
+
+def _maintenance(view: View) -> dict[str, Any] | None:
+    """The maintenance window that is open, if one is."""
+    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:
