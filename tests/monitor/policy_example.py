@@ -6,6 +6,7 @@ Every option with its default, and what `monitor/config.py` says of it.
 from __future__ import annotations
 
 import ast
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -69,7 +70,9 @@ TAIL = """\
 
 def example() -> str:
     """The whole file."""
-    actions = (f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in Kind)
+    actions = (
+        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in Kind
+    )
     guards = "\n".join(map(option, GUARDS))
     thresholds = "\n".join(map(option, THRESHOLDS))
     return (
@@ -93,7 +96,7 @@ def docstrings() -> dict[str, str]:
     body = next(n.body for n in tree.body if getattr(n, "name", "") == "KeeperConfig")
     return {
         field.target.id: " ".join(text.value.value.split())
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
 
