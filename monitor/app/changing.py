@@ -94,7 +94,11 @@ def evict(group: str) -> Response:
         incident_id = the_desk().evict(GroupName(group), reason)
     except NotPossible as exc:
         raise Refusal(409, str(exc)) from exc
-    return answer({"schema": SCHEMA, "incident_id": incident_id})
+    pause = None if the_desk().pause is None else the_desk().pause.current()
+    if pause is None:
+        return answer({"schema": SCHEMA, "incident_id": incident_id})
+    why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"
+    return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
 
 
 def _check_names(identity: Identity) -> None:
