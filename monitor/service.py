@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,9 +31,12 @@ from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.notify import Office, Sink, Terms
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
+from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook, standing
 from monitor.snapshot import EvictionProgress, LighthouseAway
 from monitor.store import Place, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
@@ -77,6 +81,8 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    rules: Rulebook | None = None
+    """The policy, whose configuration is `config`; None: no file, and none to reload."""
 
 
 class Service:
@@ -132,6 +138,8 @@ class Service:
         clock = SteadyClock()
         registry, quarantine = Registry(clock, store), Quarantine(clock, store)
         found = registry.restore(remembered.targets)
+        self.rules = options.rules or standing(options.config)
+        pause = PauseSwitch(clock, store)
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
@@ -150,6 +158,7 @@ class Service:
             patience=options.patience,
             permit=lease.why_not,
             durable=store.flush,
+            paused=pause.why,
         )
         stack.callback(evictors.close)
         instruments = Instruments()
@@ -165,7 +174,7 @@ class Service:
             version=_version(),
         )
         stack.callback(evidence.close)
-        pipeline = Pipeline(options.config)
+        pipeline = Pipeline(options.config, policy=self.rules.current.policy)
 
         def begin(held: Remembered, evictions: Sequence[EvictionProgress], last_tick: int) -> Deeds:
             office = self._office(store, lease, held, instruments, server.url)
@@ -187,6 +196,8 @@ class Service:
             evidence=evidence,
             lease=lease,
             begin=begin,
+            rulebook=self.rules,
+            pause=pause,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -224,17 +235,27 @@ class Service:
         evictions: Sequence[EvictionProgress],
         last_tick: int,
     ) -> Journal | None:
-        options = self._options
+        options, rules = self._options, self.rules.current
         if options.journal is None:
             return None
         head = Head(
-            config=options.config,
+            config=rules.config,
             version=_version(),
             incidents=held.incidents,
             evictions=tuple(evictions),
+            policy=rules.policy,
+            would=held.would(),
         )
         shelf = JournalShelf(options.journal, options.limits)
         return Journal(shelf, head, pipeline.memory, after_tick=last_tick or None)
+
+    def reload(self) -> None:
+        """Read the policy file again; a bad one changes nothing and is told."""
+        try:
+            self.rules.reload(time.time())
+        except PolicyError as exc:
+            for problem in exc.problems:
+                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
     def _office(
         self,
@@ -290,6 +311,8 @@ class Service:
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
+            rules=self.rules,
+            pause=parts.pause,
         )
 
 

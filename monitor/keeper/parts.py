@@ -16,9 +16,12 @@ from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import TickResult
+from monitor.policy import PastEviction, Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
@@ -37,9 +40,14 @@ class Judge(Protocol):
         incidents: Sequence[Incident],
         evictions: Sequence[EvictionProgress],
         *,
+        would: Sequence[PastEviction] = (),
         deciding: bool = True,
     ) -> None:
         """Go on from what the store holds; what was seen stays."""
+        ...
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """Judge by these from the next snapshot on."""
         ...
 
 
@@ -82,3 +90,5 @@ class Parts:
     begin: Callable[[Remembered, Sequence[EvictionProgress], int], Deeds] | None = None
     """Makes what only the active monitor has, from what the store held, the evictions of the last
     hour, and the number of the last tick."""
+    rulebook: Rulebook | None = None
+    pause: PauseSwitch | None = None

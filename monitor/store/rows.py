@@ -9,6 +9,7 @@ from typing import Any
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.policy import PastEviction
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome
 
 
@@ -30,7 +31,7 @@ class DecisionRow:
     incident_id: IncidentId
     at_s: float
     action: str
-    """`evict` or `hold`."""
+    """`evict`, `hold`, or `would_evict`: held back by observe mode alone."""
     guard: str | None
     reason: str
     state: DecisionState = DecisionState.HELD
@@ -43,7 +44,8 @@ class DecisionRow:
     outcome: str = ""
     """What came of it, once it has ended."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations."""
+    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations; of a
+    hold what would release it; of one by observe mode both, and the rungs it would have climbed."""
 
     @property
     def open(self) -> bool:
@@ -92,6 +94,14 @@ class Remembered:
     """Sink, key, and what it was told."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
+
+    def would(self) -> tuple[PastEviction, ...]:
+        """Evictions that observe mode had held back, oldest first."""
+        return tuple(
+            PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+            for row in self.decisions
+            if row.action == "would_evict" and "group" in row.body
+        )
 
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
