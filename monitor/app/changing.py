@@ -104,7 +104,8 @@ def evict(group: str) -> Response:
         incident_id = the_desk().evict(GroupName(group), reason)
     except NotPossible as exc:
         raise Refusal(409, str(exc)) from exc
-    pause = None if the_desk().pause is None else the_desk().pause.current()
+    switch = the_desk().pause
+    pause = None if switch is None else switch.current()
     if pause is None:
         return answer({"schema": SCHEMA, "incident_id": incident_id})
     why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"

@@ -237,7 +237,7 @@ function showPolicy(policy) {
   if (told && told.lighthouse !== null) facts.push(`min replicas ${told.in_force} (configured ${told.configured}, the Lighthouse's own ${told.lighthouse})`);
   if (cost) facts.push(cost.evictions ? `an eviction costs ${cost.in_force} fleet seconds, measured on ${cost.evictions}` : `an eviction costs ${cost.in_force} fleet seconds, as configured`);
   facts.push(`evictions in the last hour: ${used.reduce((sum, [, n]) => sum + n, 0)} of ${policy.guards.budget_per_hour.value}`
-    + (used.length ? ` (${used.map(([group, n]) => `${group}: ${n}`).join(", ")}; ${policy.guards.budget_per_group.value} a group)` : ""));
+    + (used.length ? ` (${used.map(([group, n]) => `${group}: ${n}`).join(", ")})` : ""));
   const rows = Object.entries(policy.actions).map(([kind, row]) => [plain(kind), ...SEVERITIES.map((one) => plain(row[one]))]);
   const said = [...Object.entries(policy.guards), ...Object.entries(policy.thresholds)]
     .filter(([name, one]) => one.from !== "default" || name in policy.guards)
