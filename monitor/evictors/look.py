@@ -136,7 +136,7 @@ class Looker:
 
     def _condition(self, process: Process) -> tuple[Life, str]:
         silent_s = process.interpreter_age_s
-        if process.stopped:
+        if process.stopped and not process.traced:  # one that is traced for long runs no Python
             return Life.STUCK, f"stopped (state {process.state})"
         if silent_s is not None and silent_s > self._patience.interpreter_stuck_s:
             return Life.STUCK, f"stuck: its interpreter has not run for {silent_s:.1f} s"

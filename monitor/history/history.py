@@ -188,6 +188,16 @@ class History:
             return None
         return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
+    def stopped(self, track: RankTrack) -> bool:
+        """Whether a rank's process is stopped: by a signal, or by a tracer that keeps it.
+
+        Who takes its stacks stops it for milliseconds, and so do we: that is no fault of the rank.
+        """
+        fresh, since_s = track.fresh, track.traced_since_s
+        if fresh is None or not fresh.process.stopped:
+            return False
+        return since_s is None or self.now_s - since_s >= self.hang_after_s(track)
+
     def participating(self, track: RankTrack) -> bool:
         """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""
         step = track.step

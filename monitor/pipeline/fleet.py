@@ -132,7 +132,7 @@ def _able(history: History, track: RankTrack) -> bool:
     return (
         fresh is not None
         and fresh.process.alive
-        and not fresh.process.stopped
+        and not history.stopped(track)
         and fresh.step is not None
         and fresh.step.source == SOURCE_REPORTER
         and fresh.step.phase == WAITING_PHASE

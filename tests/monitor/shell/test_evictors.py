@@ -183,7 +183,11 @@ def test_the_survivor_of_a_two_rank_group_is_asked_before_the_kill_is_over(
 
 @pytest.mark.parametrize(
     "condition",
-    [{"process_state": "T"}, {"process_state": "t"}, {"interpreter_age_s": 30.0}],
+    [
+        {"process_state": "T"},
+        {"process_state": "t", "interpreter_age_s": 30.0},
+        {"interpreter_age_s": 30.0},
+    ],
     ids=["stopped", "traced", "interpreter stuck"],
 )
 def test_a_rank_that_cannot_carry_out_a_kill_is_evicted_at_once_and_not_killed(
