@@ -227,6 +227,7 @@ def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
         "host": identity.host,
         "pid": identity.pid,
         "incarnation": identity.incarnation,
+        "place": dict(identity.place),
         "url": seen.url,
         "health": str(view.result.rank_health.get(seen.rank, "unknown")),
         "process_state": None if report is None else report.process.state,
