@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from monitor.incident import Incident
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
 from monitor.snapshot import (
@@ -66,6 +67,7 @@ class View:
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
 

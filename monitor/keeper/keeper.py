@@ -19,6 +19,7 @@ from monitor.evictors import Order
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
@@ -55,6 +56,7 @@ class Keeper:
         self._notes = notes
         self._chronicle = Chronicle(remembered)
         self._tempos = TempoBook()
+        self._lighthouse = LighthouseRecord()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
@@ -148,6 +150,7 @@ class Keeper:
         # a sweep that took much longer than it may was interrupted: what it saw is old
         overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
+        self._lighthouse = self._lighthouse.after(lighthouse, now_s)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
@@ -276,6 +279,7 @@ class Keeper:
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
+            lighthouse=self._lighthouse,
             troubles=(*self._notes, *troubles(parts, result, self._broken)),
         )
 

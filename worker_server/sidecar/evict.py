@@ -26,7 +26,8 @@ def evict(rank: RankProcess, view: wire.Process, grace_s: float) -> Eviction:
     """End the process, politely where it can still hear.
 
     A stopped process keeps SIGTERM pending and a deaf interpreter never sees it: both get
-    SIGKILL at once. One that is traced may be so for the milliseconds in which its stacks are taken.
+    SIGKILL at once. One that is traced may be so for milliseconds only, while its
+    stacks are taken.
     """
     if not view.alive:
         return Eviction((), gone=True)
