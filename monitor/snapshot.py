@@ -175,6 +175,11 @@ class EvictionProgress:
     replica id is dead, and it is in no quorum."""
     confirmed: str | None = None
     """What shows that the group is out, for a person; None before."""
+    decided_s: float | None = None
+    """When it was decided, where that is not when it was asked last: with the incident the name of
+    the decision that it carries out."""
+    attempt: int = 1
+    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
 
     @property
     def out(self) -> bool:
@@ -183,6 +188,27 @@ class EvictionProgress:
         """
         left = self.left_quorum_s is not None or self.replica_id is None
         return left and (self.gone_s is not None or self.unseen_s is not None)
+
+    @property
+    def of_s(self) -> float:
+        """Time of the decision that it carries out."""
+        return self.asked_s if self.decided_s is None else self.decided_s
+
+    @property
+    def interrupted(self) -> bool:
+        """Of a stored one: whether whoever carried it out has left it without an end."""
+        return self.gone_s is None and self.left_quorum_s is None and self.failed is None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The big red switch, pressed: nobody is evicted but by hand."""
+
+    reason: str
+    author: str
+    since_s: float
+    until_s: float | None
+    """None: until a person lets it go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +245,5 @@ class Snapshot:
     vitals: Vitals = Vitals()
     gate_up: bool = False
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
+    pause: Pause | None = None
+    """The big red switch; None while it is not pressed."""
