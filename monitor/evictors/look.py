@@ -11,7 +11,7 @@ from typing import Final
 from monitor.evictors.order import Accused, Patience
 from monitor.fetch import Fetcher, FetchError, Question
 from monitor.lighthouse import Lighthouse
-from monitor.names import RankName, ReplicaId
+from monitor.names import RankName
 from monitor.poller import STATE_MAX_BYTES
 from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.targets import Registry, Standing
@@ -55,18 +55,6 @@ class Look:
     def all_gone(self) -> bool:
         """Whether every accused incarnation is gone; never when none is known."""
         return bool(self.lives) and all(life is Life.GONE for life in self.lives.values())
-
-    def in_quorum(self, replica_id: ReplicaId) -> bool | None:
-        """Whether the last quorum has this member; None when there is no quorum to see."""
-        if isinstance(self.lighthouse, LighthouseAway) or not self.lighthouse.members:
-            return None
-        return replica_id in {member.replica_id for member in self.lighthouse.members}
-
-    def heartbeat_age_s(self, replica_id: ReplicaId) -> float | None:
-        """Age of its last heartbeat; None when it cannot be seen."""
-        if isinstance(self.lighthouse, LighthouseAway):
-            return None
-        return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
 
 class Looker:

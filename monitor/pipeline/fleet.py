@@ -13,7 +13,7 @@ from monitor.names import GroupName, Host
 from monitor.pipeline.experience import Experience
 from monitor.policy import Fleet, GroupView, PastEviction
 from monitor.snapshot import LighthouseAway, Snapshot
-from monitor.tracker import Tracker
+from monitor.tracker import GONE_UNCONFIRMED_S, Tracker
 from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
 
 
@@ -92,16 +92,25 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
 
 
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
+    now_s = snapshot.now_s
     going = {
         progress.group
         for progress in snapshot.evictions
-        if progress.left_quorum_s is None
+        if not progress.out
         and progress.failed is None
-        and snapshot.now_s - progress.asked_s <= config.eviction_deadline_s
+        and now_s - progress.asked_s <= config.eviction_deadline_s
     }
+    done = {
+        progress.incident_id
+        for progress in snapshot.evictions
+        if (gone_s := progress.gone_s or progress.unseen_s) is not None
+        and now_s - gone_s > GONE_UNCONFIRMED_S
+    }
+    going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
-        if incident.id in awaiting or incident.state is State.EVICTING:
+        evicting = incident.state is State.EVICTING and incident.id not in done
+        if incident.id in awaiting or evicting:
             going.update(incident.groups)
     return tuple(sorted(going))
 
