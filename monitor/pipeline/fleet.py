@@ -11,6 +11,7 @@ from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host
 from monitor.pipeline.experience import Experience
+from monitor.pipeline.without_lighthouse import missing_without
 from monitor.policy import Fleet, GroupView, PastEviction
 from monitor.snapshot import LighthouseAway, Snapshot
 from monitor.tracker import GONE_UNCONFIRMED_S, Tracker
@@ -61,6 +62,11 @@ def fleet_of(
         accused=accused,
         doubt=doubt,
         lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        without_lighthouse={
+            incident.id: missing_without(history, snapshot, incident)
+            for incident in tracker.open()
+            if isinstance(away, LighthouseAway)
+        },
         past=tuple(p for p in past if p.incident_id not in tracker.cut_short),
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
