@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors, Patience
+from monitor.evictors import Evictors, GateCollector, Gatekeeper, Patience
 from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import CaError, Fetcher, trust, trust_also
+from monitor.gate.client import Gate
 from monitor.journal.entries import Head
 from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
@@ -30,6 +31,7 @@ from monitor.notify import Office, Sink, Terms
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.schedulers.protocol import Scheduler
 from monitor.snapshot import LighthouseAway
 from monitor.store import Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
@@ -73,6 +75,10 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    gate: str | None = None
+    """Admin port of the gate in front of the Lighthouse; None: there is none."""
+    schedulers: tuple[Scheduler, ...] = ()
+    """Who can end a group when nobody else could."""
 
 
 class Service:
@@ -128,6 +134,7 @@ class Service:
         fetcher = Fetcher(None if options.ca_file is None else trust(options.ca_file))
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        gatekeeper = self._gatekeeper(fetcher, clock, quarantine)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -137,10 +144,17 @@ class Service:
             token=options.token,
             record=store.save_eviction,
             patience=options.patience,
+            gate=gatekeeper,
+            schedulers=options.schedulers,
+            told=[sink.name for sink in options.sinks],
         )
         stack.callback(evictors.close)
         evictions = evictors.restore(remembered.evictions)
         instruments = Instruments()
+        if gatekeeper is not None:
+            gatekeeper.start(evictors.progress, remembered.evictions)
+            stack.callback(gatekeeper.close)
+            instruments.registry.register(GateCollector(gatekeeper))
         evidence = Evidence(
             clock=clock,
             fetcher=fetcher,
@@ -181,6 +195,7 @@ class Service:
             evidence=evidence,
             notify=self._office(store, remembered, instruments, server.url),
             journal=journal,
+            gatekeeper=gatekeeper,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -194,6 +209,15 @@ class Service:
             )
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def _gatekeeper(
+        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine
+    ) -> Gatekeeper | None:
+        """Who keeps the gate taught; None where there is no gate."""
+        url, token = self._options.gate, self._options.token
+        if url is None:
+            return None
+        return Gatekeeper(Gate(url, fetcher, token), clock=clock, quarantine=quarantine)
 
     def _office(
         self, store: Store, remembered: Remembered, instruments: Instruments, url: str

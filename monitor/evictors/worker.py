@@ -177,10 +177,13 @@ class Evictors:
         out = shown_out(replica_id, view, refused_s, patience.heartbeat_dead_s)
         if out is not None:
             self._update(case, left_quorum_s=now_s, how=out)
-        elif gone_s is not None and case.progress.failed is None:
-            if beats_on(replica_id, view, now_s - gone_s, patience.leave_s):
-                who = "a process of which no WorkerServer tells hosts its manager"
-                self._fail(case, f"its processes are gone, yet {replica_id} still beats: {who}")
+            return
+        gone_for_s = 0.0 if gone_s is None else now_s - gone_s
+        if case.progress.failed is None and beats_on(
+            replica_id, view, gone_for_s, patience.leave_s
+        ):
+            who = "a process of which no WorkerServer tells hosts its manager"
+            self._fail(case, f"its processes are gone, yet {replica_id} still beats: {who}")
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; an eviction under way is recorded as failed."""

@@ -151,6 +151,9 @@ class Keeper:
         overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
         self._lighthouse = self._lighthouse.after(lighthouse, now_s)
+        keeper = parts.gatekeeper
+        if keeper is not None:
+            keeper.saw(sweep.observations, self._born)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
@@ -162,7 +165,13 @@ class Keeper:
             evictions=parts.evictors.progress(),
             steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
+            gate_up=keeper is not None and keeper.up,
         )
+
+    def _born(self, rank: RankName) -> float | None:
+        """When a rank attached, by its own account."""
+        target = self._parts.registry.get(rank)
+        return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""

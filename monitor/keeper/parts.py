@@ -7,7 +7,7 @@ from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors
+from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
 from monitor.journal.writer import Journal
 from monitor.lighthouse import Lighthouse
@@ -49,3 +49,4 @@ class Parts:
     evidence: Evidence | None = None
     notify: Office | None = None
     journal: Journal | None = None
+    gatekeeper: Gatekeeper | None = None

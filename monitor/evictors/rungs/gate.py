@@ -40,7 +40,7 @@ class GateRefuses:
         self._outcome: RungOutcome | None = None
         self._kicked_s: float | None = None
 
-    def climb(self, look: Look) -> None:
+    def climb(self, look: Look) -> None:  # noqa: ARG002 - the gate is looked at by its keeper
         """Have the list taught, again every few seconds until it is seen in force."""
         now_s = self._clock.now_s()
         if self._replica_id is None:
@@ -68,7 +68,7 @@ class GateRefuses:
         late = self._clock.now_s() - told.started_s >= self._patience.gate_s
         return told.result is not None or late
 
-    def settle(self, look: Look) -> None:
+    def settle(self, look: Look) -> None:  # noqa: ARG002 - its own answer tells
         """Say so when it never was seen to refuse."""
         if self._outcome is not None and self._outcome.result is None:
             why = self._gate.trouble() or "the group was gone before its list was seen in force"

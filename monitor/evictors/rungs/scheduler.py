@@ -39,7 +39,7 @@ class SchedulerRemoves:
         self._told: dict[str, Outcome] = {}
         self._outcome: RungOutcome | None = None
 
-    def climb(self, look: Look) -> None:
+    def climb(self, look: Look) -> None:  # noqa: ARG002 - it asks by what is registered
         """Ask those who have not done it; one that refused is asked again after a while."""
         now_s = self._clock.now_s()
         obstacle = self._obstacle()
@@ -66,7 +66,7 @@ class SchedulerRemoves:
         skipped = self._outcome is not None and self._outcome.result is RungResult.SKIPPED
         return skipped or self._late() or (all(done) and len(done) == len(self._schedulers))
 
-    def settle(self, look: Look) -> None:
+    def settle(self, look: Look) -> None:  # noqa: ARG002 - its own answer tells
         """Say how far they came."""
         if self._outcome is not None and self._outcome.result is None:
             self._gather()
