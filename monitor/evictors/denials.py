@@ -62,7 +62,7 @@ def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
 
 def _evicted(evictions: Iterable[EvictionProgress], now_s: float) -> dict[ReplicaId, Denial]:
     found: dict[ReplicaId, Denial] = {}
-    for one in sorted(evictions, key=lambda one: one.asked_s):
+    for one in sorted(evictions, key=lambda one: (one.asked_s, one.incident_id)):
         if one.replica_id is None or not any(rung.rung in ACTING for rung in one.rungs):
             continue
         until_s = one.asked_s + LASTS_S

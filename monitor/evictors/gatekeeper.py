@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from monitor.clock import Clock
@@ -106,6 +106,11 @@ class Gatekeeper:
         view = self._view
         return f"the gate is away: {view.reason}" if isinstance(view, GateAway) else self._problem
 
+    def troubles(self) -> Iterator[str]:
+        """The same, for the page that people read."""
+        if (trouble := self.trouble()) is not None:
+            yield trouble
+
     def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
         """How long the gate is seen to refuse an id that speaks through it; None while it is not.
 
@@ -139,13 +144,19 @@ class Gatekeeper:
             self._problem = None
             return
         problem = self._gate.begin_deny(wanted, ASK_S).result(ASK_S + _LOOP_LATE_S)
-        self._problem = None if problem is None else f"the gate does not take its list: {problem}"
         if problem is None:
-            self.taught += 1
+            view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
+            self._note(view)
+            if isinstance(view, GateAway):
+                problem = view.reason
+            elif not _same(wanted, view.denied, self._clock.now_s()):
+                problem = "it shows another list all the same"
+        if problem is None:
+            self.taught, self._problem = self.taught + 1, None
             log.info("the gate refuses %d names now", len(wanted))
-            self._note(self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S))
         else:
             self.failed += 1
+            self._problem = f"the gate does not take its list: {problem}"
             log.warning("%s", self._problem)
 
     def wanted(self) -> tuple[Denial, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from monitor.names import Host, RankName
 from monitor.policy import Evict
@@ -46,6 +47,9 @@ class Patience:
     """How long an automatic quarantine lasts; None: until a person releases it."""
 
 
+_UNKNOWN: Final = Host("")
+
+
 @dataclass(frozen=True, slots=True)
 class Accused:
     """One rank process that may be signalled: this incarnation and no other."""
@@ -53,7 +57,7 @@ class Accused:
     rank: RankName
     incarnation: str
     url: str
-    host: Host = Host("")
+    host: Host = _UNKNOWN
     place: Mapping[str, str] = field(default_factory=dict)
     """Where its scheduler put it (`Identity.place`)."""
 

@@ -24,8 +24,8 @@ def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Ite
         yield from parts.notify.troubles()
     if parts.journal is not None:
         yield from parts.journal.troubles()
-    if parts.gatekeeper is not None and (trouble := parts.gatekeeper.trouble()) is not None:
-        yield trouble
+    if parts.gatekeeper is not None:
+        yield from parts.gatekeeper.troubles()
     for part, problem in sorted(broken.items()):
         yield f"{part} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):

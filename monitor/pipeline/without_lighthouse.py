@@ -54,8 +54,8 @@ def _explained(history: History, incident: Incident) -> str | None:
         case Kind.STRAGGLER | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return "the pace of a job without quorums says nothing"
         case Kind.NOT_ENTERED:
-            tracks = [history.tracks.get(rank) for rank in incident.culprits]
-            waits = [t.rank for t in tracks if t is None or not _by_itself(history, incident, t)]
+            found = {rank: history.tracks.get(rank) for rank in incident.culprits}
+            waits = [r for r, t in found.items() if not t or not _by_itself(history, incident, t)]
             return f"{listed(tuple(waits))} may wait for it" if waits else None
 
 
