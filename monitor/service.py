@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors, Patience
+from monitor.evictors import Evictors, GateCollector, Gatekeeper, Patience
 from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import CaError, Fetcher, trust, trust_also
+from monitor.gate.client import Gate
 from monitor.journal.entries import Head
 from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
@@ -37,6 +38,7 @@ from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook, standing
+from monitor.schedulers.protocol import Scheduler
 from monitor.snapshot import EvictionProgress, LighthouseAway
 from monitor.store import Place, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
@@ -83,6 +85,10 @@ class Options:
     """Of the journal."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
+    gate: str | None = None
+    """Admin port of the gate in front of the Lighthouse; None: there is none."""
+    schedulers: tuple[Scheduler, ...] = ()
+    """Who can end a group when nobody else could."""
 
 
 class Service:
@@ -147,6 +153,7 @@ class Service:
         fetcher = Fetcher(tls, permit=lease.why_not)
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -159,9 +166,16 @@ class Service:
             permit=lease.why_not,
             durable=store.flush,
             paused=pause.why,
+            gate=gatekeeper,
+            schedulers=options.schedulers,
+            told=[sink.name for sink in options.sinks],
         )
         stack.callback(evictors.close)
         instruments = Instruments()
+        if gatekeeper is not None:
+            gatekeeper.start(evictors.progress, remembered.evictions)
+            stack.callback(gatekeeper.close)
+            instruments.registry.register(GateCollector(gatekeeper))
         evidence = Evidence(
             clock=clock,
             fetcher=fetcher,
@@ -198,6 +212,7 @@ class Service:
             begin=begin,
             rulebook=self.rules,
             pause=pause,
+            gatekeeper=gatekeeper,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -256,6 +271,17 @@ class Service:
         except PolicyError as exc:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
+
+    def _gatekeeper(
+        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine, lease: Lease
+    ) -> Gatekeeper | None:
+        """Who keeps the gate taught; None where there is no gate."""
+        url, token = self._options.gate, self._options.token
+        if url is None:
+            return None
+        gate = Gate(url, fetcher, token)
+        may = lambda: lease.why_not() is None  # noqa: E731 - a question, asked again each time
+        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may)
 
     def _office(
         self,

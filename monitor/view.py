@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from monitor.incident import Incident
 from monitor.lease import Standing
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
 from monitor.policy.effective import Effective
@@ -70,6 +71,7 @@ class View:
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     rules: Effective | None = None
     """The policy that holds."""
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
     standing: Standing | None = None
@@ -242,6 +244,7 @@ def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
         "host": identity.host,
         "pid": identity.pid,
         "incarnation": identity.incarnation,
+        "place": dict(identity.place),
         "url": seen.url,
         "health": str(view.result.rank_health.get(seen.rank, "unknown")),
         "process_state": None if report is None else report.process.state,

@@ -77,6 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TorchFT's Lighthouse (default: TORCHFT_LIGHTHOUSE); may come up later",
     )
     parser.add_argument(
+        "--gate",
+        metavar="URL",
+        default=os.environ.get("LIGHTKEEPER_GATE"),
+        help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
+        "refuses groups that were evicted or quarantined (default: LIGHTKEEPER_GATE)",
+    )
+    parser.add_argument(
         "--bind",
         metavar="HOST:PORT",
         default="127.0.0.1:8470",
@@ -234,6 +241,8 @@ def _options(args: argparse.Namespace) -> Options:
     url = args.lighthouse
     if url is not None and not url.startswith(("http://", "https://")):
         raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
+    if args.gate is not None and not args.gate.startswith(("http://", "https://")):
+        raise CommandError(f"--gate is {args.gate!r}, expected http://HOST:PORT", USAGE)
     if not 0 <= args.quarantine_hours <= 24 * 366:
         raise CommandError(
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
@@ -258,6 +267,7 @@ def _options(args: argparse.Namespace) -> Options:
         journal=None if args.no_journal else journal,
         limits=_limits(args),
         rules=rules,
+        gate=args.gate,
     )
 
 
@@ -332,5 +342,7 @@ def _greet(options: Options, service: Service) -> None:
         log.warning("observe mode: nothing will be evicted")
     if options.lighthouse is None:
         log.warning("no Lighthouse is configured: nothing can be evicted (--lighthouse URL)")
-    elif (problem := reach(options.lighthouse)) is not None:
+    if options.gate is not None and options.token is None:
+        log.warning("--gate without a token: the gate will take no list (--token-file FILE)")
+    if options.lighthouse is not None and (problem := reach(options.lighthouse)) is not None:
         log.warning("Lighthouse %s: %s; waiting for it", options.lighthouse, problem)

@@ -114,4 +114,6 @@ class Handover:
         self._parts.registry.adopt(found.targets)
         if self._parts.pause is not None:
             self._parts.pause.take_over(found.switches.get(SWITCH))
+        if self._parts.gatekeeper is not None:
+            self._parts.gatekeeper.remember(found.evictions)
         self._show(found)

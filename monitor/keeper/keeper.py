@@ -24,6 +24,7 @@ from monitor.keeper.parts import Parts
 from monitor.keeper.rungs import rungs_for
 from monitor.keeper.troubles import troubles
 from monitor.keeper.unfinished import MANUAL
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
@@ -66,6 +67,7 @@ class Keeper:
         self._deciding = threading.RLock()
         """A person decides in another thread than the tick."""
         self._tempos = TempoBook()
+        self._lighthouse = LighthouseRecord()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
@@ -206,6 +208,10 @@ class Keeper:
         # a sweep that took much longer than it may was interrupted: what it saw is old
         overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
+        self._lighthouse = self._lighthouse.after(lighthouse, now_s)
+        keeper = parts.gatekeeper
+        if keeper is not None:
+            keeper.saw(sweep.observations, self._born)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
@@ -218,7 +224,13 @@ class Keeper:
             steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
             pause=None if parts.pause is None else parts.pause.current(),
+            gate_up=keeper is not None and keeper.up,
         )
+
+    def _born(self, rank: RankName) -> float | None:
+        """When a rank attached, by its own account."""
+        target = self._parts.registry.get(rank)
+        return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
@@ -367,6 +379,7 @@ class Keeper:
                 *self._docket.troubles(),
             ),
             standing=None if parts.lease is None else parts.lease.standing(),
+            lighthouse=self._lighthouse,
         )
 
     # -- by hand ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors
+from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
 from monitor.incident import Incident
 from monitor.journal.writer import Journal
@@ -92,3 +92,4 @@ class Parts:
     hour, and the number of the last tick."""
     rulebook: Rulebook | None = None
     pause: PauseSwitch | None = None
+    gatekeeper: Gatekeeper | None = None

@@ -24,7 +24,8 @@ def troubles(
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
     if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
         yield f"the lease cannot be renewed ({problem}): nobody acts"
-    for part in (parts.evidence, deeds.notify, deeds.journal, parts.rulebook):
+    several = (parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper)
+    for part in several:
         if part is not None:
             yield from part.troubles()
     for name, problem in sorted(broken.items()):

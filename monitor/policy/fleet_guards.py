@@ -24,11 +24,17 @@ def self_doubt(case: Case) -> Objection | None:
 
 
 def lighthouse_away(case: Case) -> Objection | None:
-    """Who cannot see the quorum cannot confirm an eviction either."""
+    """Nobody sees the quorum, and nothing else can judge this fault and confirm its eviction."""
     why = case.fleet.lighthouse_away
     if why is None:
         return None
-    return Objection(f"cannot see the quorum: {why}", "a Lighthouse that answers")
+    told = case.fleet.without_lighthouse.get(case.incident.id, "")
+    if told is None:
+        return None
+    return Objection(
+        f"cannot see the quorum: {why}" + (f"; {told}" if told else ""),
+        "a Lighthouse that answers",
+    )
 
 
 def breaker(case: Case) -> Objection | None:

@@ -10,7 +10,7 @@ from typing import Any
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import PastEviction
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
+from monitor.snapshot import EvictionProgress, Rung, RungOutcome, RungResult
 
 
 class DecisionState(StrEnum):
@@ -120,12 +120,16 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
                 "started_s": rung.started_s,
                 "finished_s": rung.finished_s,
                 "detail": rung.detail,
+                "result": None if rung.result is None else str(rung.result),
+                "deadline_s": rung.deadline_s,
             }
             for rung in progress.rungs
         ],
         "gone_s": progress.gone_s,
         "left_quorum_s": progress.left_quorum_s,
         "failed": progress.failed,
+        "unseen_s": progress.unseen_s,
+        "confirmed": progress.confirmed,
     }
 
 
@@ -146,10 +150,14 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
                 started_s=rung["started_s"],
                 finished_s=rung["finished_s"],
                 detail=rung["detail"],
+                result=None if rung.get("result") is None else RungResult(rung["result"]),
+                deadline_s=rung.get("deadline_s"),
             )
             for rung in body["rungs"]
         ),
         gone_s=body["gone_s"],
         left_quorum_s=body["left_quorum_s"],
         failed=body["failed"],
+        unseen_s=body.get("unseen_s"),
+        confirmed=body.get("confirmed"),
     )
