@@ -24,7 +24,7 @@ class Flushes(Protocol):
     """Whoever writes out what was gathered, at the end of a turn."""
 
     def dirty(self, connection: Connection) -> None:
-        """This connection has something to write."""
+        """A connection has something to write."""
         ...
 
     def flush(self) -> None:
@@ -213,11 +213,15 @@ class Connection(asyncio.Protocol):
             self._headers(flags, stream, bytearray(frames.body_of(flags, payload)))
         elif kind == frames.CONTINUATION:
             self._continuation(flags, payload)
-        elif kind == frames.WINDOW_UPDATE:
-            self._window_update(stream, frames.read_word(payload) & frames.WINDOW_MAX)
         elif kind == frames.RST_STREAM:
             self._stream_credit.pop(stream, None)
             self.on_reset(stream, frames.read_word(payload))
+        else:
+            self._control(kind, flags, stream, payload)
+
+    def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == frames.WINDOW_UPDATE:
+            self._window_update(stream, frames.read_word(payload) & frames.WINDOW_MAX)
         elif kind == frames.SETTINGS:
             self._settings(flags, payload)
         elif kind == frames.PING:
@@ -325,6 +329,6 @@ class Connection(asyncio.Protocol):
         """That many bytes of a stream went out here: credit the connection they came from."""
         raise NotImplementedError
 
-    def held_up(self, held: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+    def held_up(self, held: bool) -> None:
         """The other side reads too slowly, or does again."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -41,10 +42,10 @@ class GateCore:
         clock: Callable[[], float],
         *,
         hold_s: float = HOLD_S,
-        now_s: Callable[[], float] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: Unix seconds, for expiry; `now_s`: the loop's clock."""
-        self.now_s: Callable[[], float] = now_s or asyncio.get_running_loop().time
+        """`clock`: Unix seconds, for expiry; `now_s`: a steady clock, for the rest."""
+        self.now_s = now_s  # not the loop's: uvloop's stands still within a turn, in steps of 1 ms
         self.clock = clock
         self.hold_s = hold_s
         self.remembered: dict[bytes, Call] = {}
@@ -59,7 +60,7 @@ class GateCore:
     # -- writing --------------------------------------------------------------------------------
 
     def dirty(self, connection: Connection) -> None:
-        """This connection has something to write."""
+        """A connection has something to write."""
         self._dirty.append(connection)
 
     def flush(self) -> None:

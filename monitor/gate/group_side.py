@@ -20,6 +20,7 @@ from monitor.gate.messages import whole
 from monitor.gate.stream import KEPT_MAX, Kind, Stage, Stream, begin
 
 if TYPE_CHECKING:
+    from monitor.gate.arrival import Arrivals
     from monitor.gate.gate import GateCore
 
 STREAMS_MAX: Final = 100
@@ -37,9 +38,10 @@ _WAITING: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
 class GroupSide(Connection):
     """One client."""
 
-    def __init__(self, core: GateCore) -> None:
+    def __init__(self, core: GateCore, arrivals: Arrivals) -> None:
         super().__init__(core, window=frames.WINDOW_DEFAULT)
         self._core = core
+        self._arrivals = arrivals
         self._blocks = Blocks(core.remembered)
         self.streams: dict[int, Stream] = {}
         self._last = 0
@@ -59,6 +61,7 @@ class GroupSide(Connection):
         """The client is gone, and its calls with it."""
         del exc
         self.closed = True
+        self._arrivals.open -= 1
         self._core.clients.discard(self)
         for stream in list(self.streams.values()):
             self._finish(stream)
@@ -339,7 +342,7 @@ class GroupSide(Connection):
         elif self._upstream is not None:
             self._upstream.credit(0, size)
 
-    def held_up(self, held: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+    def held_up(self, held: bool) -> None:
         """The client reads too slowly, or does again."""
         if self._upstream is None:
             return

@@ -134,7 +134,7 @@ class LighthouseSide(Connection):
             if size > before:
                 self._client.credit(call.number, size - before)
 
-    def held_up(self, held: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+    def held_up(self, held: bool) -> None:
         """The Lighthouse reads too slowly, or does again."""
         if held:
             self._client.hold_reading("the Lighthouse")

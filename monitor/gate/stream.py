@@ -68,7 +68,7 @@ class Stream:
     """Since when it is at its stage."""
     due_s: float = 0.0
     answered: bool = False
-    """Whether a part of the answer has gone to the client: from then on it cannot be asked again."""
+    """Whether a part of the answer went to the client: from then on nobody is asked again."""
 
     @property
     def deadline_s(self) -> float | None:
