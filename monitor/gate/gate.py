@@ -12,7 +12,6 @@ from monitor.gate.connection import Connection
 from monitor.gate.denial import Denial
 from monitor.gate.doorman import Doorman, Ruling
 from monitor.gate.group_side import GroupSide
-from monitor.gate.headers import Call
 from monitor.gate.ledger import Entry, Ledger
 from monitor.gate.lighthouse import Lighthouse
 from monitor.gate.messages import read_asking, read_heartbeat
@@ -48,7 +47,6 @@ class GateCore:
         self.now_s = now_s  # not the loop's: uvloop's stands still within a turn, in steps of 1 ms
         self.clock = clock
         self.hold_s = hold_s
-        self.remembered: dict[bytes, Call] = {}
         self.doorman = Doorman()
         self.ledger = Ledger()
         self.clients: set[GroupSide] = set()

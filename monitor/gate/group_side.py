@@ -42,7 +42,7 @@ class GroupSide(Connection):
         super().__init__(core, window=frames.WINDOW_DEFAULT)
         self._core = core
         self._arrivals = arrivals
-        self._blocks = Blocks(core.remembered)
+        self._blocks = Blocks()
         self.streams: dict[int, Stream] = {}
         self._last = 0
         self._kept_bytes = 0

@@ -1,14 +1,14 @@
 """Header blocks (RFC 7541): which call it is, and a block that any peer can read.
 
-Both peers are told a table size of zero, so that after its first requests a client's blocks
-refer to nothing sent before: such a block is understood once, remembered by its bytes, and
-passed on as it is. A block that does refer to earlier ones is written again without references.
+A client's block may refer to headers that it sent before, and the gate does not pass on all that
+it sends; so a block is written again without references. The Lighthouse's blocks are passed on as
+they are: it is told to keep no table, so that they refer to nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -27,7 +27,8 @@ DEADLINE_EXCEEDED: Final = 4
 BLOCK_MAX: Final = 64 * 1024
 """Bytes of one block; TorchFT's take about 150."""
 _LIST_MAX: Final = 64 * 1024
-_REMEMBERED_MAX: Final = 1024
+_KNOWN_MAX: Final = 16
+_KNOWN_BYTES: Final = 1024
 _TIMEOUT: Final = re.compile(r"^(\d{1,8})([HMSmun])$", re.ASCII)
 _UNIT_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -44,11 +45,14 @@ class Call:
 
 
 class Blocks:
-    """Reads the blocks of one client; what can be remembered is shared by all clients."""
+    """Reads the blocks of one client, and each block once: heartbeats send the same bytes again.
 
-    def __init__(self, remembered: dict[bytes, Call]) -> None:
-        self._remembered = remembered
-        self._decoder: hpack.Decoder | None = None
+    A block means the same as before while the table of earlier headers is the same.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = hpack.Decoder(max_header_list_size=_LIST_MAX)
+        self._known: dict[bytes, Call] = {}
 
     def read(self, block: bytes) -> Call:
         """What this block says.
@@ -56,36 +60,34 @@ class Blocks:
         Raises:
             FrameError: it cannot be read, and so cannot any later one.
         """
-        if self._forgets() and (known := self._remembered.get(block)) is not None:
+        known = self._known.get(block)
+        if known is not None:
             return known
-        if self._decoder is None:
-            self._decoder = hpack.Decoder(max_header_list_size=_LIST_MAX)
+        table = self._decoder.header_table
+        size, count = table.maxsize, len(table.dynamic_entries)
+        newest = table.dynamic_entries[0] if count else None
         try:
             found = self._decoder.decode(block, raw=True)
         except hpack.HPACKError as exc:
             why = f"headers that cannot be read: {exc}"
             raise frames.FrameError(frames.COMPRESSION_ERROR, why) from exc
-        pairs = [(bytes(name), bytes(value)) for name, value in found]
-        if not self._forgets():
-            return _call(pairs, encode(pairs))
-        call = _call(pairs, block)
-        if len(self._remembered) >= _REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered[block] = call
+        call = _call([(bytes(name), bytes(value)) for name, value in found])
+        entries = table.dynamic_entries
+        now = entries[0] if entries else None
+        if (table.maxsize, len(entries)) != (size, count) or now is not newest:
+            self._known.clear()
+        elif len(self._known) < _KNOWN_MAX and len(block) <= _KNOWN_BYTES:
+            self._known[block] = call
         return call
 
-    def _forgets(self) -> bool:
-        """Whether the client keeps to the table size of zero, so that a block stands alone."""
-        return self._decoder is not None and self._decoder.header_table_size == 0
 
-
-def _call(pairs: Iterable[tuple[bytes, bytes]], block: bytes) -> Call:
+def _call(pairs: Sequence[tuple[bytes, bytes]]) -> Call:
     named = dict(pairs)
     found = _TIMEOUT.match(named.get(b"grpc-timeout", b"").decode("ascii", "replace"))
     return Call(
         path=named.get(b":path", b"").decode("utf-8", "replace"),
         timeout_s=None if found is None else int(found[1]) * _UNIT_S[found[2]],
-        block=block,
+        block=encode(pairs),
     )
 
 
