@@ -6,6 +6,7 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -164,13 +165,18 @@ class Group:
         return max(after - before for before, after in pairs)
 
     def stop(self) -> None:
+        """End its manager too: it would go on beating."""
         self._stop.set()
+        self.server.shutdown()
 
 
 class Gate:
     """`lightkeeper gate` as a process that can be killed and started again."""
 
-    def __init__(self, lighthouse: str, port: int, admin: int, *words: str) -> None:
+    def __init__(
+        self, lighthouse: str, port: int, admin: int, *words: str, token: str | None = "secret"
+    ) -> None:
+        self._token = {} if token is None else {"LIGHTKEEPER_TOKEN": token}
         self.url = f"http://127.0.0.1:{port}"
         self.admin = f"http://127.0.0.1:{admin}"
         self._words = [
@@ -184,7 +190,7 @@ class Gate:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "monitor.cli", "gate", *self._words],
-            env={**kept, "PYTHONPATH": str(root), "LIGHTKEEPER_TOKEN": "secret"},
+            env={**kept, "PYTHONPATH": str(root), **self._token},
         )
         wait_for(self._answers, within_s=20, what="the gate answers")
 
@@ -226,3 +232,10 @@ def running(*parts: Any) -> Iterator[None]:
     finally:
         for part in parts:
             (part.kill if isinstance(part, Lighthouse) else part.stop)()
+
+
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
