@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 from monitor.app import ServeError, parse_bind
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.token import add_token_option, read_token
-from monitor.gate.serve import Options, listen, run
+from monitor.gate import bequest
+from monitor.gate.keeper import Estate, Keeper, describe, succeed
+from monitor.gate.serve import Options, listen
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -57,19 +59,22 @@ def carry_out(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = Options(parse_lighthouse(args.lighthouse), args.state, read_token(args.token_file))
-    gate = _listen("--bind", args.bind)
-    admin = _listen("--admin", args.admin)
+    estate = _estate(args.bind, args.admin)
     if options.token is None:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
-    log.info(
-        "gate at %s for %s, admin at %s (pid %d)",
-        args.bind,
-        args.lighthouse,
-        args.admin,
-        os.getpid(),
-    )
-    run(options, gate, admin)
+    where = (args.bind, args.lighthouse, args.admin, os.getpid())
+    log.info("gate at %s for %s, admin at %s (pid %d)", *where)
+    Keeper(options, estate, verbose=args.verbose).run()
     return DONE
+
+
+def _estate(bind: str, admin: str) -> Estate:
+    """Our own sockets, or those of a worker whose keeper died."""
+    found = succeed(bequest.successor_address(*_address("--bind", bind)))
+    if found is not None:
+        log.warning("taken over from the worker of a gate that died: %s", describe(found))
+        return found
+    return Estate([_listen("--bind", bind), _listen("--admin", admin)])
 
 
 def parse_lighthouse(url: str) -> tuple[str, int]:
@@ -88,11 +93,16 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
     return host, port
 
 
-def _listen(option: str, text: str) -> socket.socket:
+def _address(option: str, text: str) -> tuple[str, int]:
     try:
-        host, port = parse_bind(text)
-        return listen(host, port)
+        return parse_bind(text)
     except ServeError as exc:
         raise CommandError(str(exc).replace("--bind", option), USAGE) from exc
+
+
+def _listen(option: str, text: str) -> socket.socket:
+    host, port = _address(option, text)
+    try:
+        return listen(host, port)
     except OSError as exc:
         raise CommandError(f"cannot serve at {option} {text}: {exc.strerror}", USAGE) from exc

@@ -86,6 +86,8 @@ class Desk:
         before = self.core.doorman.denials
         self.core.deny(denials)
         if self.core.doorman.denials != before or self.memory.trouble is not None:
+            if self.arrivals.keeping is not None:
+                self.arrivals.keeping.denied(self.core)
             async with self._writing:  # in a thread: a disk that hangs holds up no heartbeat
                 await asyncio.to_thread(self.memory.keep, self.core.doorman.denials)
         return web.json_response(denials_json(self.core.doorman.denials))

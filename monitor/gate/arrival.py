@@ -16,6 +16,7 @@ from monitor.gate.group_side import GroupSide
 
 if TYPE_CHECKING:
     from monitor.gate.gate import GateCore
+    from monitor.gate.keeping import Keeping
 
 CLIENTS_MAX: Final = 16_384
 """Connections at once; each costs two file descriptors and about 10 KB."""
@@ -34,8 +35,20 @@ class Arrivals:
 
     def __init__(self, core: GateCore) -> None:
         self.core = core
+        self.keeping: Keeping | None = None
         self.open = 0
         self.spliced = 0
+
+    def came(self, transport: asyncio.Transport) -> int:
+        """A client has connected; the key by which the keeper knows it."""
+        self.open += 1
+        return 0 if self.keeping is None else self.keeping.client(transport)
+
+    def left(self, key: int) -> None:
+        """It is gone."""
+        self.open -= 1
+        if self.keeping is not None:
+            self.keeping.left(key)
 
     def protocol(self) -> asyncio.Protocol:
         """Of a new client."""
@@ -48,13 +61,14 @@ class Arrival(asyncio.Protocol):
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
         self._first = b""
+        self._key = 0
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for its first bytes, a while."""
         self._transport = made = cast(asyncio.Transport, transport)
-        self._arrivals.open += 1
+        self._key = self._arrivals.came(made)
         if self._arrivals.open > CLIENTS_MAX:
             made.abort()
             return
@@ -72,10 +86,10 @@ class Arrival(asyncio.Protocol):
         transport, self._transport = self._transport, None
         made: GroupSide | Splice
         if self._first.startswith(frames.PREFACE):
-            made = GroupSide(self._arrivals.core, self._arrivals)
+            made = GroupSide(self._arrivals.core, self._arrivals, self._key)
             rest = self._first[len(frames.PREFACE) :]
         else:
-            made, rest = Splice(self._arrivals), self._first
+            made, rest = Splice(self._arrivals, self._key), self._first
         transport.set_protocol(made)
         made.connection_made(transport)
         made.data_received(rest)
@@ -88,14 +102,15 @@ class Arrival(asyncio.Protocol):
         """It left without a word."""
         del exc
         self._stop()
-        self._arrivals.open -= 1
+        self._arrivals.left(self._key)
 
 
 class Splice(asyncio.Protocol):
     """One end of two joined connections."""
 
-    def __init__(self, arrivals: Arrivals | None) -> None:
+    def __init__(self, arrivals: Arrivals | None, key: int = 0) -> None:
         """`arrivals`: of the client's end; None: the Lighthouse's."""
+        self._key = key
         self._arrivals = arrivals
         self._other: Splice | None = None
         self._early = b""
@@ -164,7 +179,7 @@ class Splice(asyncio.Protocol):
         """One end is gone: so is the other, once it has what was sent."""
         del exc
         if self._arrivals is not None:
-            self._arrivals.open -= 1
+            self._arrivals.left(self._key)
             self._arrivals.spliced -= 1
         if self._joining is not None:
             self._joining.cancel()

@@ -54,6 +54,16 @@ class Connection(asyncio.Protocol):
         self._reading_held: set[str] = set()
         self.closed = False
 
+    @property
+    def room(self) -> int:
+        """Bytes that the other side takes now, of all streams together."""
+        return self._open_window
+
+    @property
+    def initial_room(self) -> int:
+        """Bytes that it takes of a new stream."""
+        return self._initial
+
     # -- asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

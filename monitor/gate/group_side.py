@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from monitor.gate import frames
 from monitor.gate.connection import Connection
 from monitor.gate.headers import DEADLINE_EXCEEDED, PERMISSION_DENIED, UNAVAILABLE, Blocks, answer
+from monitor.gate.keeping import told
 from monitor.gate.lighthouse_side import LighthouseSide
 from monitor.gate.messages import whole
 from monitor.gate.stream import KEPT_MAX, Kind, Stage, Stream, begin
@@ -38,10 +39,12 @@ _WAITING: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
 class GroupSide(Connection):
     """One client."""
 
-    def __init__(self, core: GateCore, arrivals: Arrivals) -> None:
+    def __init__(self, core: GateCore, arrivals: Arrivals, key: int) -> None:
+        """`key`: by which the keeper knows this connection."""
         super().__init__(core, window=frames.WINDOW_DEFAULT)
         self._core = core
         self._arrivals = arrivals
+        self.key = key
         self._blocks = Blocks()
         self.streams: dict[int, Stream] = {}
         self._last = 0
@@ -61,7 +64,7 @@ class GroupSide(Connection):
         """The client is gone, and its calls with it."""
         del exc
         self.closed = True
-        self._arrivals.open -= 1
+        self._arrivals.left(self.key)
         self._core.clients.discard(self)
         for stream in list(self.streams.values()):
             self._finish(stream)
@@ -159,6 +162,9 @@ class GroupSide(Connection):
 
     def _judge(self, stream: Stream) -> None:
         """Once its message is whole; again when the list changes."""
+        keeping = self._arrivals.keeping
+        if keeping is not None and stream.kind is Kind.QUORUM and stream.entry is None:
+            keeping.asked(self.key, told(self, stream))
         stage, due_s = self._core.rule(stream)
         if stage is stream.stage:
             return
@@ -301,6 +307,9 @@ class GroupSide(Connection):
         elif len(stream.data) > stream.credited:
             self.ignore(stream.number, len(stream.data) - stream.credited)
         self._core.finished(stream)
+        if stream.kind is Kind.QUORUM and self._arrivals.keeping is not None:
+            self._core.flush()  # first the answer, then nobody has to remember the question
+            self._arrivals.keeping.over(self.key, stream.number)
         if self._leaving and not self.streams and not self._queued:
             self._core.flush()
             self.close()

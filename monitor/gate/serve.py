@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,11 @@ from aiohttp import web
 from monitor.clock import SteadyClock
 from monitor.gate.admin import Desk
 from monitor.gate.arrival import Arrivals
+from monitor.gate.bequest import Asked
+from monitor.gate.denial import Denial
 from monitor.gate.gate import HOLD_S, TICK_S, GateCore
+from monitor.gate.heir import inherit
+from monitor.gate.keeping import Keeping
 from monitor.gate.memory import Memory
 
 log = logging.getLogger("lightkeeper.gate")
@@ -60,11 +64,24 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def run(options: Options, gate: socket.socket, admin: socket.socket | None) -> None:
-    """Serve until SIGTERM or SIGINT."""
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a worker is given, and may have of one that died."""
+
+    listeners: list[socket.socket]
+    """For groups and, where there is one, the admin port."""
+    channel: socket.socket | None = None
+    """To the keeper."""
+    denied: tuple[Denial, ...] | None = None
+    clients: Mapping[int, socket.socket] = field(default_factory=dict)
+    asked: Mapping[int, Sequence[Asked]] = field(default_factory=dict)
+
+
+def run(options: Options, given: Inheritance) -> None:
+    """Serve until SIGTERM."""
     raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(options, gate, admin))
+        runner.run(_serve(options, given))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -78,44 +95,44 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(options: Options, gate: socket.socket, admin: socket.socket | None) -> None:
-    loop = asyncio.get_running_loop()
+async def _serve(options: Options, given: Inheritance) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with serving(options, gate, admin):
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with serving(options, given):
         await stop.wait()
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    options: Options, gate: socket.socket, admin: socket.socket | None
-) -> AsyncIterator[Desk]:
+async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
     """A gate that serves within the block."""
     loop = asyncio.get_running_loop()
     core = GateCore(options.lighthouse, SteadyClock().now_s, hold_s=options.hold_s)
     memory = Memory(options.state)
-    core.deny(memory.recall())
+    core.deny(memory.recall() if given.denied is None else given.denied)
     desk = Desk(core, Arrivals(core), memory, options.token)
-    runner: web.AppRunner | None = None
     works: list[Coroutine[Any, Any, None]] = [core.lighthouse.watch(), _tick(core), _forget(core)]
+    if given.channel is not None:
+        keeping = desk.arrivals.keeping = Keeping(given.channel)
+        works.append(keeping.stay_alive(core, given.listeners))
+    for key, client in given.clients.items():
+        await inherit(core, desk.arrivals, key, client, given.asked.get(key, ()))
     tasks = [loop.create_task(work) for work in works]
+    gate, *admin = given.listeners
     server = await loop.create_server(desk.arrivals.protocol, sock=gate, backlog=BACKLOG)
+    runner = web.AppRunner(desk.application(), access_log=None, handle_signals=False)
     try:
-        if admin is not None:
-            runner = web.AppRunner(desk.application(), access_log=None, handle_signals=False)
-            await runner.setup()
-            await web.SockSite(runner, admin, shutdown_timeout=1.0).start()
+        await runner.setup()
+        for listener in admin:
+            await web.SockSite(runner, listener, shutdown_timeout=1.0).start()
         yield desk
     finally:
         server.close()
-        for client in list(core.clients):
-            client.fail(0, "the gate ends")
+        for client_side in list(core.clients):
+            client_side.fail(0, "the gate ends")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if runner is not None:
-            await runner.cleanup()
+        await runner.cleanup()
 
 
 async def _tick(core: GateCore) -> None:

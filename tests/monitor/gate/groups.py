@@ -6,6 +6,7 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -212,7 +213,19 @@ class Gate:
         )
         assert answer.status_code == 200, answer.text
 
+    def children(self) -> list[int]:
+        """The worker, and the spare one."""
+        pid = self.process.pid
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def kill_worker(self) -> None:
+        """SIGKILL to the process that does the work."""
+        before = self.children()
+        os.kill(before[0], signal.SIGKILL)
+        wait_for(lambda: before[0] not in self.children(), within_s=10, what="it is buried")
+
     def kill(self) -> None:
+        """SIGKILL to the process that was started; its worker serves on."""
         self.process.kill()
         self.process.wait()
 

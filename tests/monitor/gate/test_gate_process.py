@@ -181,6 +181,7 @@ def test_a_list_that_cannot_be_read_is_said_and_everybody_passes(tmp_path: Path)
         assert gate.view()["denied"] == []
         said = requests.get(f"{gate.admin}/healthz", timeout=5).text
         assert "cannot read" in said
-        assert "lightkeeper_gate_state_trouble 1.0" in requests.get(
-            f"{gate.admin}/metrics", timeout=5
-        ).text
+        assert (
+            "lightkeeper_gate_state_trouble 1.0"
+            in requests.get(f"{gate.admin}/metrics", timeout=5).text
+        )
