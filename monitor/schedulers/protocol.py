@@ -21,6 +21,8 @@ class Outcome:
     done: bool
     """Whether what was asked for is so now, by this call or before it."""
     detail: str
+    ours: bool = True
+    """False: it is so by somebody else's hand, who may undo it; we shall not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,15 @@ class Place:
 
 Everyone = Callable[[], Sequence[Place]]
 """The places of all ranks that are known now, of every group: what must not be hit with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be there for a scheduler to work, and whether it is."""
+
+    what: str
+    ok: bool
+    said: str
 
 
 class Scheduler(Protocol):
@@ -65,4 +76,16 @@ class Scheduler(Protocol):
         timeout_s: float,
     ) -> Outcome:
         """End what runs one group at these places, and nothing of any other group."""
+        ...
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """The hosts that bear our cordon now; None when that cannot be told."""
+        ...
+
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """What would work, tried without changing anything."""
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
         ...
