@@ -20,7 +20,8 @@ from monitor.commands.tables import cell, console, print_json, table, word
 from monitor.fetch import CaError, Fetcher, FetchError, trust_also
 from monitor.notify.courier import send, told
 from monitor.notify.notices import Event, Notice
-from monitor.notify.sinks import Alertmanager, Message, Sink, Slack, Webhook, shown_url
+from monitor.notify.sinks import Alertmanager, Message, Sink, Slack, Webhook
+from monitor.urls import shown_url
 
 EXAMPLES = """\
 examples:

@@ -20,15 +20,14 @@ from monitor.schedulers.aside import Busy, aside
 from monitor.schedulers.deadline import Clockwork, Deadline, TooLate
 from monitor.schedulers.kube_api import KubeApi, KubeError
 from monitor.schedulers.kube_node import Change
-from monitor.schedulers.kube_pods import DNS, Refusal, wanted_of
-from monitor.schedulers.kube_removal import Deletion
+from monitor.schedulers.kube_pods import DNS, wanted_of
+from monitor.schedulers.kube_removal import POD_HOST, Deletion
 from monitor.schedulers.protocol import Check, Everyone, Outcome, Place
+from monitor.schedulers.sharing import Refusal
 from monitor.schedulers.wording import marked
 
 _RETRY_S: Final = 0.2
 PRIMUS_PREFIX: Final = "primus-safe."
-POD_HOST: Final = "pod:"
-"""Begins the host of a rank whose pod was not told its node: see `worker_server.identity`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +166,12 @@ class Kubernetes:
                     self._api.patch_node(name, change.patch, deadline)
                 if not change.wait:
                     self._tell_primus(name, node, condition, deadline)
-                return change
             except KubeError as exc:
                 if not exc.passing:
                     raise
                 _pause(deadline, exc)
+            else:
+                return change
 
     def _tell_primus(
         self, name: str, node: Any, condition: tuple[bool, str], deadline: Deadline

@@ -18,7 +18,7 @@ from monitor.schedulers.deadline import Deadline
 if TYPE_CHECKING:
     from kubernetes import client
 
-MISSING: Final = "the official client is not installed: pip install 'lightkeeper[kubernetes]' (or kubernetes>=31)"
+MISSING: Final = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
 BODY_MAX_BYTES: Final = 64 * 1024 * 1024
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"

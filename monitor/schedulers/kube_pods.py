@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from monitor.names import GroupName
 from monitor.schedulers.protocol import Place
-from monitor.schedulers.sharing import in_pod, strangers
+from monitor.schedulers.sharing import Refusal, in_pod, strangers
 
 DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 """Names of nodes, pods and namespaces (RFC 1123)."""
@@ -20,10 +20,6 @@ GROUP_LABEL: Final = "primus-safe.workload.group.id"
 (its well_known_constants.go)."""
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not an accident
-    """What cannot be identified is left alone; the message is one line for a person."""
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """One pod as its ranks told it."""
@@ -31,7 +27,7 @@ class Wanted:
     namespace: str
     uid: str
     name: str
-    """Empty when they told none (a pod with the node's network): then it is looked up by its uid."""
+    """Empty when they told none (a pod with the node's network): its uid finds it."""
     node: str
 
     def __str__(self) -> str:

@@ -10,7 +10,6 @@ from monitor.schedulers import kube_node
 from monitor.schedulers.deadline import Deadline, TooLate
 from monitor.schedulers.kube_api import KubeApi, KubeError
 from monitor.schedulers.kube_pods import (
-    Refusal,
     Wanted,
     group_selector,
     name_of,
@@ -18,11 +17,13 @@ from monitor.schedulers.kube_pods import (
     uid_of,
 )
 from monitor.schedulers.protocol import Place
-from monitor.schedulers.sharing import in_pod, strangers
+from monitor.schedulers.sharing import Refusal, in_pod, strangers
 
 if TYPE_CHECKING:
     from monitor.schedulers.kube import KubeOptions
 
+POD_HOST: Final = "pod:"
+"""Begins the host of a rank whose pod was not told its node: see `worker_server.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
 
 
@@ -50,7 +51,7 @@ class Deletion:
                 continue
             for each in (pod, *self._group_of(one.namespace, pod)):
                 uid, node = uid_of(each), node_of(each)
-                obstacle = in_pod(others, uid, {node})
+                obstacle = in_pod(others, uid, {node, POD_HOST + name_of(each)})
                 if obstacle is not None:
                     raise Refusal(obstacle)
                 found[uid] = Wanted(one.namespace, uid, name_of(each), node)
@@ -78,13 +79,14 @@ class Deletion:
         while True:
             try:
                 self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, self._deadline)
-                return force
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod) is None):
                     return False  # gone, or a newer one bears its name
                 if not exc.passing:
                     raise
                 self._pause(str(exc))
+            else:
+                return force
 
     def _is_lost(self, node: str) -> bool:
         if not node:

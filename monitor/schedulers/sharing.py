@@ -7,6 +7,11 @@ from collections.abc import Iterable, Sequence
 from monitor.names import GroupName, group_of
 from monitor.schedulers.protocol import Place
 
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an accident
+    """What cannot be identified is left alone; the message is one line for a person."""
+
+
 _SLURM = "slurm_job_id"
 _POD = "pod_uid"
 

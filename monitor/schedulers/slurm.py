@@ -19,7 +19,8 @@ from monitor.schedulers import slurm_checks
 from monitor.schedulers.deadline import Clockwork, Deadline, TooLate
 from monitor.schedulers.protocol import Check, Everyone, Outcome, Place
 from monitor.schedulers.running import Ran, Run, RunError, run
-from monitor.schedulers.slurm_removal import Refusal, Target, targets_of
+from monitor.schedulers.sharing import Refusal
+from monitor.schedulers.slurm_removal import Target, targets_of
 from monitor.schedulers.slurm_text import (
     NOT_RESPONDING,
     Job,

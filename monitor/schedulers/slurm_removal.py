@@ -7,12 +7,8 @@ from dataclasses import dataclass
 
 from monitor.names import GroupName
 from monitor.schedulers.protocol import Place
-from monitor.schedulers.sharing import in_job, strangers
+from monitor.schedulers.sharing import Refusal, in_job, strangers
 from monitor.schedulers.slurm_text import NUMBER
-
-
-class Refusal(Exception):  # noqa: N818 - an answer, not an accident
-    """What cannot be identified is left alone; the message is one line for a person."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
