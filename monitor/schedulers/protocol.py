@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from monitor.names import GroupName, Host, IncidentId, RankName
+
+DETAIL_MAX_CHARS: Final = 600
+"""It goes into stories, messages and tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,10 @@ class Outcome:
     detail: str
     ours: bool = True
     """False: it is so by somebody else's hand, who may undo it; we shall not."""
+
+    def __post_init__(self) -> None:
+        line = "".join(char if char.isprintable() else " " for char in self.detail)
+        object.__setattr__(self, "detail", " ".join(line.split())[:DETAIL_MAX_CHARS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ _PATIENT_SHARE: Final = 0.5
 (KillWait) between SIGTERM and SIGKILL."""
 
 
+_ENDING: Final = "COMPLETING"
+_ALIVE: Final = frozenset({"RUNNING", _ENDING, "SUSPENDED", "STOPPED"})
+
+
 class Removal(StrEnum):
     """How a job that carries one group alone, and has no step, is ended."""
 
@@ -172,6 +176,19 @@ class Slurm:
 
     def _job(self, target: Target, deadline: Deadline) -> Job | None:
         """The job of a target as it runs now; None when it is gone."""
+        job = self._show(target, deadline)
+        if job is None or job.restarts != target.restarts:
+            return None  # requeued since: what runs now is another incarnation
+        return job if job.state in _ALIVE else None
+
+    def _is_over(self, target: Target, deadline: Deadline) -> bool:
+        """A requeued job has counted on while its old run is still ending (seen, 22.05)."""
+        job = self._show(target, deadline)
+        if job is None or job.state not in _ALIVE:
+            return True
+        return job.restarts != target.restarts and job.state != _ENDING
+
+    def _show(self, target: Target, deadline: Deadline) -> Job | None:
         said = self._run(["scontrol", "show", "job", target.job], deadline.left_s())
         if said.status != 0:
             if "Invalid job id" in said.said:
@@ -180,9 +197,7 @@ class Slurm:
         job = parse_job(said.out, target.job)
         if job is None:
             raise SlurmError(f"scontrol shows no job {target.job}")
-        if job.restarts != target.restarts:
-            return None  # requeued since: what runs now is another incarnation
-        return job if job.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED") else None
+        return job
 
     def _end(self, target: Target, job: Job | None, deadline: Deadline) -> str:
         if job is None:
@@ -196,7 +211,7 @@ class Slurm:
         word = "requeue" if self._removal is Removal.REQUEUE else "cancel"
         argv = ["scontrol", "requeue", job.name] if word == "requeue" else ["scancel", job.name]
         self._must(argv, deadline)
-        self._wait(lambda: self._job(target, deadline) is None, f"{word} {job.name}", deadline)
+        self._wait(lambda: self._is_over(target, deadline), f"{word} {job.name}", deadline)
         return f"{'requeued' if word == 'requeue' else 'cancelled'} {target}"
 
     def _end_step(self, target: Target, name: str, deadline: Deadline) -> str:

@@ -44,7 +44,13 @@ class Cluster:
     def ask(self, *argv: str, timeout_s: float = 20.0) -> str:
         """What a command of Slurm's says."""
         done = subprocess.run(
-            argv, env=self.environ, capture_output=True, text=True, timeout=timeout_s, cwd="/tmp"
+            argv,
+            check=False,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            cwd="/tmp",
         )
         assert done.returncode == 0, f"{argv}: {done.stdout} {done.stderr}"
         return done.stdout
@@ -96,11 +102,11 @@ def _config(folder: Path) -> str:
         "SwitchType=switch/none", "JobAcctGatherType=jobacct_gather/none",
         "SlurmdParameters=config_overrides", "RebootProgram=/bin/true",
     ]  # fmt: skip
-    for node in NODES:
-        lines.append(
-            f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 "
-            f"Port={_port()} CPUs=4 RealMemory=100 State=UNKNOWN"
-        )
+    lines += [
+        f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 "
+        f"Port={_port()} CPUs=4 RealMemory=100 State=UNKNOWN"
+        for node in NODES
+    ]
     lines.append(f"PartitionName=main Nodes={','.join(NODES)} Default=YES MaxTime=10 State=UP")
     return "\n".join(lines) + "\n"
 
