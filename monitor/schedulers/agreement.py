@@ -2,10 +2,11 @@
 
 Theory of operation. A host on the list is cordoned once; a host that we cordoned, or tried to, and
 that is off the list is uncordoned. What failed is tried again, ever more slowly. What an earlier
-monitor had cordoned is read back from the scheduler, and is uncordoned too unless it is on the list.
-Two things are left alone: a host that somebody else keeps out is looked at now and then, in case
-that he lets it in while it is on the list; a cordon of ours that somebody takes back by hand is not
-made again while this monitor runs: he knows more than we do, and launchers are refused there anyway.
+monitor had cordoned is read back from the scheduler, and is uncordoned too unless it is on the
+list. Two things are left alone: a host that somebody else keeps out is looked at now and then, in
+case that he lets it in while it is on the list; a cordon of ours that somebody takes back by hand
+is not made again while this monitor runs: he knows more than we do, and launchers are refused there
+anyway.
 """
 
 from __future__ import annotations

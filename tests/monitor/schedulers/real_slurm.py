@@ -94,6 +94,7 @@ def _config(folder: Path) -> str:
         "SlurmUser=root", "SlurmdUser=root", "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none", "ReturnToService=1", "SchedulerType=sched/builtin",
         "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core", "KillWait=2",
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
         "SlurmctldTimeout=30", "SlurmdTimeout=30", "CommunicationParameters=NoAddrCache",
         f"StateSaveLocation={folder}/state", f"SlurmctldPidFile={folder}/ctld.pid",
         f"SlurmdPidFile={folder}/slurmd-%n.pid", f"SlurmdSpoolDir={folder}/spool-%n",
