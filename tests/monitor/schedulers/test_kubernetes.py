@@ -24,6 +24,8 @@ from tests.monitor.schedulers.conformance import (
 )
 from tests.monitor.schedulers.kube_world import NAMESPACE
 
+pytestmark = pytest.mark.integration  # servers on loopback, real deadlines
+
 
 class TestConformance(Conformance):
     @pytest.fixture
