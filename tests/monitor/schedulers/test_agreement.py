@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from monitor.names import Host
@@ -74,7 +76,7 @@ def test_what_fails_is_tried_again_ever_more_slowly(scene):
         if scene.asks(wanted(), outcome=FAILED):
             tried.append(scene.now_s - 1000.0)
         scene.later(1.0)
-    waits = [later - earlier for earlier, later in zip(tried, tried[1:], strict=False)]
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert waits[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert set(waits[9:]) == {LONGEST_RETRY_S}
 

@@ -121,7 +121,7 @@ def test_a_driver_that_crashes_is_a_trouble_and_is_asked_again(scene):
     scene.quarantine("node1")
     scene.until(lambda: scene.scheduler.asked, "the first request")
     scene.now_s = 5.0
-    scene.until(lambda: scene.follower.troubles(), "a trouble")
+    scene.until(scene.follower.troubles, "a trouble")
     assert scene.follower.troubles() == ("fake crashed: RuntimeError: a bug (2 tries)",)
     scene.scheduler.crash = False
     scene.now_s = 50.0
@@ -133,7 +133,7 @@ def test_a_list_that_cannot_be_read_is_a_trouble_and_nothing_is_released(scene):
     scene.quarantine("node1")
     scene.until(lambda: scene.scheduler.marked == {"node1"}, "cordoned")
     scene.list = None
-    scene.until(lambda: scene.follower.troubles(), "a trouble")
+    scene.until(scene.follower.troubles, "a trouble")
     assert scene.scheduler.marked == {"node1"}
 
 
