@@ -6,6 +6,8 @@ import logging
 import resource
 import socket
 import threading
+import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -25,13 +27,17 @@ from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, ViewCollector
-from monitor.names import IncidentId
+from monitor.names import GroupName, IncidentId
 from monitor.notify import Office, Sink, Terms
+from monitor.pausing import SWITCH, PauseSwitch
 from monitor.pipeline import Pipeline
+from monitor.policy import PastEviction
+from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook, standing
 from monitor.snapshot import LighthouseAway
-from monitor.store import Remembered, Store, StoreError
+from monitor.store import DecisionRow, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
 from monitor.vitals import VitalSigns
 
@@ -73,6 +79,8 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    rules: Rulebook | None = None
+    """The policy, whose configuration is `config`; None: no file, and none to reload."""
 
 
 class Service:
@@ -122,6 +130,9 @@ class Service:
         registry, quarantine = Registry(clock, store), Quarantine(clock, store)
         found = registry.restore(remembered.targets)
         quarantine.restore(remembered.quarantine)
+        self.rules = options.rules or standing(options.config)
+        pause = PauseSwitch(clock, store)
+        pause.restore(remembered.switches.get(SWITCH))
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
@@ -137,6 +148,7 @@ class Service:
             token=options.token,
             record=store.save_eviction,
             patience=options.patience,
+            paused=pause.why,
         )
         stack.callback(evictors.close)
         evictions = evictors.restore(remembered.evictions)
@@ -153,7 +165,10 @@ class Service:
             version=_version(),
         )
         stack.callback(evidence.close)
-        pipeline = Pipeline(options.config, remembered.incidents, evictions)
+        policy, would = self.rules.current.policy, held_back(remembered.decisions)
+        pipeline = Pipeline(
+            options.config, remembered.incidents, evictions, policy=policy, would=would
+        )
         journal = None
         if options.journal is not None:
             head = Head(
@@ -161,6 +176,8 @@ class Service:
                 version=_version(),
                 incidents=remembered.incidents,
                 evictions=tuple(evictions),
+                policy=policy,
+                would=would,
             )
             journal = Journal(JournalShelf(options.journal, options.limits), head, pipeline.memory)
             stack.callback(journal.close)
@@ -181,6 +198,8 @@ class Service:
             evidence=evidence,
             notify=self._office(store, remembered, instruments, server.url),
             journal=journal,
+            rulebook=self.rules,
+            pause=pause,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -194,6 +213,14 @@ class Service:
             )
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def reload(self) -> None:
+        """Read the policy file again; a bad one changes nothing and is told."""
+        try:
+            self.rules.reload(time.time())
+        except PolicyError as exc:
+            for problem in exc.problems:
+                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
     def _office(
         self, store: Store, remembered: Remembered, instruments: Instruments, url: str
@@ -243,7 +270,18 @@ class Service:
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
+            rules=self.rules,
+            pause=parts.pause,
         )
+
+
+def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
+    """Evictions that observe mode had held back, oldest first."""
+    return tuple(
+        PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+        for row in decisions
+        if row.action == "would_evict" and "group" in row.body
+    )
 
 
 def evidence_beside(store: Path) -> Path:

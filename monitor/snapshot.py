@@ -125,6 +125,32 @@ class EvictionProgress:
     """When a quorum without the replica id was seen."""
     failed: str | None = None
     """Why the evictor gave up; None while it works and when it succeeded."""
+    decided_s: float | None = None
+    """When it was decided, where that is not when it was asked last: with the incident the name of
+    the decision that it carries out."""
+    attempt: int = 1
+    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+
+    @property
+    def of_s(self) -> float:
+        """Time of the decision that it carries out."""
+        return self.asked_s if self.decided_s is None else self.decided_s
+
+    @property
+    def interrupted(self) -> bool:
+        """Of a stored one: whether whoever carried it out has left it without an end."""
+        return self.gone_s is None and self.left_quorum_s is None and self.failed is None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The big red switch, pressed: nobody is evicted but by hand."""
+
+    reason: str
+    author: str
+    since_s: float
+    until_s: float | None
+    """None: until a person lets it go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +185,5 @@ class Snapshot:
     """Steps that ranks made before this monitor saw them, of those that the previous tick asked
     for; only rows that hold a pause (`habits.with_pauses`)."""
     vitals: Vitals = Vitals()
+    pause: Pause | None = None
+    """The big red switch; None while it is not pressed."""

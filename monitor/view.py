@@ -14,6 +14,7 @@ from urllib.parse import quote
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
+from monitor.policy.effective import Effective
 from monitor.snapshot import (
     EvictionProgress,
     LighthouseAway,
@@ -66,6 +67,8 @@ class View:
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    rules: Effective | None = None
+    """The policy that holds."""
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
 
@@ -139,6 +142,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "tick": view.snapshot.tick,
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
+        "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -277,13 +281,25 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         ],
         "last_seen_s": incident.last_seen_s,
         "resolution": incident.resolution,
-        "decisions": [
-            {"at_s": row.at_s, "action": row.action, "guard": row.guard, "reason": row.reason}
-            for row in view.decisions.get(incident.id, ())
-        ],
+        "decisions": [decision_row_json(row) for row in view.decisions.get(incident.id, ())],
         "eviction": None if eviction is None else eviction_to_json(eviction),
         "bundle": _bundle_json(view, incident.id),
     }
+
+
+def decision_row_json(row: DecisionRow) -> dict[str, Any]:
+    """One decision; `would` is the eviction that observe mode held back."""
+    told: dict[str, Any] = {
+        "at_s": row.at_s,
+        "action": row.action,
+        "guard": row.guard,
+        "reason": row.reason,
+    }
+    if row.guard is not None:
+        told["release"] = row.body.get("release", "")
+    if row.action == "would_evict":
+        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return told
 
 
 def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:

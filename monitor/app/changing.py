@@ -65,7 +65,7 @@ def unregister(rank: str) -> Response:
 def quarantine(host: str) -> Response:
     """Refuse a host to launchers."""
     body, now_s = json_body(), the_desk().clock.now_s()
-    hours = _hours(body)
+    hours = hours_of(body)
     entry = QuarantineEntry(
         host=Host(_name("host", host)),
         reason=text_of(body, "reason"),
@@ -113,7 +113,12 @@ def _name(key: str, value: str) -> str:
     return value
 
 
-def _hours(body: Mapping[str, Any]) -> float | None:
+def hours_of(body: Mapping[str, Any]) -> float | None:
+    """For how long, in hours; None when that is not said.
+
+    Raises:
+        Refusal: no such time.
+    """
     hours = body.get("hours")
     if hours is None:
         return None

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
 from monitor.names import GroupName, IncidentId
+from monitor.pausing import PauseSwitch
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
 from monitor.targets import Registry
 from monitor.view import View
 
@@ -41,6 +43,8 @@ class Desk:
     """Whether anybody who reaches the monitor may read ranks through it."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
+    rules: Rulebook | None = None
+    pause: PauseSwitch | None = None
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

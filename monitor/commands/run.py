@@ -8,20 +8,26 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
+from monitor.commands.policy import refused
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
+from monitor.policy.reading import PolicyError
+from monitor.rulebook import Rulebook, effective
 from monitor.service import TOKENLESS, Options, Service, StartError, reach
 
 log = logging.getLogger("lightkeeper")
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_RELOADS: Final = frozenset({signal.SIGHUP})
+"""Reads the policy again, where there is a file; else it ends the monitor, as it always did."""
 _LAST_TICK_S: Final = 5.0
 
 EXAMPLES = """\
@@ -40,6 +46,8 @@ examples:
     lightkeeper monitor --lighthouse http://head:29510 --no-journal
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
+  by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
+    lightkeeper monitor --lighthouse http://head:29510 --policy policy.toml
 
 then: open http://127.0.0.1:8470/ or run `lightkeeper status`
 """
@@ -79,6 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="N/hour", help="most evictions in any hour (4/hour)")
     parser.add_argument(
         "--observe", action="store_true", help="say what would be evicted, and evict nothing"
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help="TOML file of what may be done about which fault, thresholds, budgets and maintenance "
+        "windows (docs/policy.example.toml); the command line stands above it",
     )
     add_token_option(parser)
     parser.add_argument(
@@ -167,8 +182,9 @@ def run(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = _options(args)
+    signals = _SIGNALS if args.policy is None else _SIGNALS | _RELOADS
     # before any thread starts, so that all of them leave the signals to `sigtimedwait`
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         service = Service(options)
     except StartError as exc:
@@ -179,8 +195,13 @@ def run(args: argparse.Namespace) -> int:
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive() and signal.sigtimedwait(_SIGNALS, 1.0) is None:
-            pass
+        while loop.is_alive():
+            came = signal.sigtimedwait(signals, 1.0)
+            if came is None:
+                continue
+            if came.si_signo not in _RELOADS:
+                break
+            service.reload()
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
@@ -196,7 +217,8 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
-    config = _config(args)
+    rules = _rules(args)
+    config = rules.current.config
     return Options(
         config=config,
         bind=args.bind,
@@ -212,6 +234,7 @@ def _options(args: argparse.Namespace) -> Options:
         public_url=public_url_of(args),
         journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
         limits=_limits(args),
+        rules=rules,
     )
 
 
@@ -228,12 +251,12 @@ def _limits(args: argparse.Namespace) -> Limits:
     return Limits(int(total_mb * 1e6), int(file_mb * 1e6), args.journal_file_hours * 3600.0)
 
 
-def _config(args: argparse.Namespace) -> KeeperConfig:
+def _rules(args: argparse.Namespace) -> Rulebook:
     chosen: dict[str, Any] = {
         "tick_s": args.tick,
         "min_replicas": args.min_replicas,
         "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
-        "observe": args.observe,
+        "observe": args.observe or None,
     }
     for text in args.set:
         name, equals, value = text.partition("=")
@@ -241,9 +264,11 @@ def _config(args: argparse.Namespace) -> KeeperConfig:
             raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
         chosen[name] = _number(name, value)
     try:
-        return KeeperConfig.from_options(chosen)
+        return Rulebook(effective(args.policy, chosen, loaded_s=time.time()), chosen)
     except ConfigError as exc:
         raise CommandError(str(exc), USAGE) from exc
+    except PolicyError as exc:
+        raise refused(exc) from exc
 
 
 def _number(name: str, text: str) -> float | int:

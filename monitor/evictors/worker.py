@@ -18,7 +18,7 @@ from monitor.evictors.ladder import (
     wait_for_evidence,
 )
 from monitor.evictors.look import Looker
-from monitor.evictors.order import Order, Patience
+from monitor.evictors.order import AUTHOR, Order, Patience
 from monitor.fetch import Fetcher
 from monitor.lighthouse import Lighthouse
 from monitor.names import IncidentId
@@ -57,6 +57,7 @@ class Evictors:
         token: str | None,
         record: Callable[[EvictionProgress], None],
         patience: Patience | None = None,
+        paused: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._fetcher = fetcher
@@ -66,6 +67,7 @@ class Evictors:
         self._token = token
         self._record = record
         self._patience = patience or Patience()
+        self._paused = paused
         self._lock = threading.Lock()
         self._cases: dict[IncidentId, _Case] = {}
         self._past: list[EvictionProgress] = []
@@ -185,6 +187,8 @@ class Evictors:
         ladder = self._ladder(case.order)
         if case.order.stood and ladder.look().moving(case.order.stood):
             return RECOVERED
+        if (halted := self._halted(case.order)) is not None:
+            return halted
         denied = quarantine_hosts(
             case.order, self._quarantine, self._clock, self._patience.quarantine_s
         )
@@ -198,13 +202,18 @@ class Evictors:
                 ladder.publish(publish, ended=True)
                 log.info("eviction of %s: every accused process is gone", case.progress.group)
                 return None
-            failure = ladder.failure(look)
+            failure = ladder.failure(look) or self._halted(case.order)
             if failure is not None or ladder.left_unseen(look):
                 ladder.publish(publish, ended=True)
                 return failure
             ladder.climb(look, publish)
             self._stop.wait(self._patience.pause_s)
         return "the monitor was stopped during the eviction"
+
+    def _halted(self, order: Order) -> str | None:
+        """Why no further rung may be climbed: a pause stops what the monitor decided."""
+        why = self._paused() if order.author == AUTHOR else None
+        return None if why is None else f"{why}: its other rungs are not climbed"
 
     def _ladder(self, order: Order) -> Ladder:
         looker = Looker(

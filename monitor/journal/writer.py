@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from monitor.config import KeeperConfig
 from monitor.journal import memory
 from monitor.journal.entries import Head, head_text, tick_text, told
 from monitor.journal.lines import Packer
 from monitor.journal.shelf import Shelf
 from monitor.journal.sightings import SnapshotWriter
 from monitor.pipeline import TickResult
+from monitor.policy import Policy
 from monitor.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -139,13 +141,29 @@ class Journal:
             turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
             if full or not turn:
                 return
-        made = self._turn(snapshot)
+        self._put_turn(snapshot.tick, snapshot.now_s)
+
+    def reconfigure(
+        self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
+    ) -> None:
+        """The ticks after this one are judged by these: a new file begins, whose head says so.
+
+        Call it once the pipeline has taken them, between two ticks.
+        """
+        with self._changed:
+            self._head = replace(self._head, config=config, policy=policy)
+            if self._broken:
+                return  # nothing is written until a new file begins anyway
+        self._put_turn(after_tick, now_s)
+
+    def _put_turn(self, after_tick: int, now_s: float) -> None:
+        made = self._turn(after_tick, now_s)
         with self._changed:
             self._turn_asked = self._broken = False
             self._queue.append(made)
             self._changed.notify_all()
 
-    def _turn(self, snapshot: Snapshot) -> _Turn:
+    def _turn(self, after_tick: int, now_s: float) -> _Turn:
         """The next file's beginning: all that the pipeline remembers now."""
         frozen, problem = None, None
         try:
@@ -157,10 +175,11 @@ class Journal:
             self._stats = replace(self._stats, incomplete=problem)
         head = replace(
             self._head,
-            began_s=snapshot.now_s,
+            began_s=now_s,
             incidents=(),
             evictions=(),
-            after_tick=snapshot.tick,
+            would=(),
+            after_tick=after_tick,
             no_memory=problem,
             lost=lost,
         )

@@ -18,6 +18,7 @@ from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
+from monitor.keeper.rungs import rungs_for
 from monitor.keeper.troubles import troubles
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
@@ -86,6 +87,8 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
+        with self._part("policy"):
+            self._reconfigure()
         with self._part("targets"):
             self._refresh_targets()
         snapshot = None
@@ -123,6 +126,19 @@ class Keeper:
             if self._broken.pop(name, None) is not None:
                 log.info("%s works again", name)
 
+    def _reconfigure(self) -> None:
+        """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
+        parts = self._parts
+        fresh = None if parts.rulebook is None else parts.rulebook.take()
+        if fresh is None:
+            return
+        parts.judge.reconfigure(fresh.config, fresh.policy)
+        if parts.journal is not None:
+            parts.journal.reconfigure(
+                fresh.config, fresh.policy, after_tick=self._tick - 1, now_s=parts.clock.now_s()
+            )
+        log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
+
     # -- observe ------------------------------------------------------------------------------
 
     def _refresh_targets(self) -> None:
@@ -159,6 +175,7 @@ class Keeper:
             evictions=parts.evictors.progress(),
             steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
+            pause=None if parts.pause is None else parts.pause.current(),
         )
 
     def _learn(self, sweep: Sweep) -> None:
@@ -208,7 +225,9 @@ class Keeper:
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
         for decision in result.decisions:
-            row = parts.store.save_decision(decision, snapshot.now_s)
+            row = parts.store.save_decision(
+                decision, snapshot.now_s, rungs=rungs_for(decision, parts)
+            )
             self._chronicle.take_decision(row)
             self._log(decision)
         parts.store.flush()
@@ -265,10 +284,12 @@ class Keeper:
         quarantine = parts.quarantine.active()
         parts.store.flush()
         incidents = self._chronicle.incidents()
+        rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
             result=result,
-            observe=parts.config.observe,
+            observe=parts.config.observe if rules is None else rules.config.observe,
+            rules=rules,
             incidents=incidents,
             decisions=self._chronicle.decisions(),
             evictions=self._chronicle.evictions(),

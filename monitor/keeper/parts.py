@@ -13,9 +13,12 @@ from monitor.journal.writer import Journal
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import TickResult
+from monitor.policy import Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
 from monitor.snapshot import Snapshot
 from monitor.store import Store
 from monitor.targets import Registry, TargetsFile
@@ -27,6 +30,10 @@ class Judge(Protocol):
 
     def tick(self, snapshot: Snapshot) -> TickResult:
         """Judge one snapshot."""
+        ...
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """Judge by these from the next snapshot on."""
         ...
 
 
@@ -49,3 +56,5 @@ class Parts:
     evidence: Evidence | None = None
     notify: Office | None = None
     journal: Journal | None = None
+    rulebook: Rulebook | None = None
+    pause: PauseSwitch | None = None

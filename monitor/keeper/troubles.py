@@ -18,14 +18,11 @@ def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Ite
     if (error := parts.store.last_error) is not None:
         waiting = parts.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    if parts.evidence is not None:
-        yield from parts.evidence.troubles()
-    if parts.notify is not None:
-        yield from parts.notify.troubles()
-    if parts.journal is not None:
-        yield from parts.journal.troubles()
-    for part, problem in sorted(broken.items()):
-        yield f"{part} failed: {problem}"
+    for part in (parts.evidence, parts.notify, parts.journal, parts.rulebook):
+        if part is not None:
+            yield from part.troubles()
+    for name, problem in sorted(broken.items()):
+        yield f"{name} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):
         if not any(problem in why for why in result.unknown.values()):
             yield f"{detector} crashed: {problem}"  # the others are told as unknown

@@ -76,7 +76,7 @@ class Follower:
             except Exception as exc:
                 if self._trouble is None:
                     log.exception("scheduler %s crashed", self.scheduler.name)
-                self._trouble = f"{self.scheduler.name} crashed: {type(exc).__name__}: {exc}"
+                self._trouble = f"crashed: {type(exc).__name__}: {exc}"
             self._tell()
             self._closing.wait(self._breath_s)
 
@@ -97,7 +97,8 @@ class Follower:
             result = "done" if outcome.done else "failed"
             labels = (self.scheduler.name, action.word, result)
             self._instruments.scheduler_requests.labels(*labels).inc()
-            log.log(logging.INFO if outcome.done else logging.WARNING, "%s", outcome.detail)
+            level = logging.INFO if outcome.done else logging.WARNING
+            log.log(level, "%s: %s", self.scheduler.name, outcome.detail)
 
     def _recall(self, agreement: Agreement) -> None:
         if self._recall_s is None or self._now() < self._recall_s:
@@ -117,7 +118,7 @@ class Follower:
             )
         except Exception as exc:
             log.exception("scheduler %s crashed", self.scheduler.name)
-            return Outcome(False, f"{self.scheduler.name} crashed: {type(exc).__name__}: {exc}")
+            return Outcome(False, f"crashed: {type(exc).__name__}: {exc}")
 
     def _tell(self) -> None:
         agreement = self._agreement
@@ -126,7 +127,8 @@ class Follower:
         for state, number in counts.items():
             self._instruments.scheduler_hosts.labels(self.scheduler.name, state).set(number)
         found = [] if agreement is None else list(agreement.troubles())
-        self._troubles = (*([] if self._trouble is None else [self._trouble]), *found)
+        found = [*([] if self._trouble is None else [self._trouble]), *found]
+        self._troubles = tuple(f"scheduler {self.scheduler.name}: {said}" for said in found)
 
 
 class Followers:

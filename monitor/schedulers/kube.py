@@ -100,7 +100,7 @@ class Kubernetes:
             wanted = wanted_of(group, places, everyone)
             deletion = Deletion(self._api, self._options, deadline)
             pods = deletion.find(group, wanted, everyone)
-            return Outcome(True, f"kubernetes: {deletion.carry_out(pods)}")
+            return Outcome(True, f"{deletion.carry_out(pods)}")
 
         return self._within(timeout_s, work, f"{group} not removed")
 
@@ -145,7 +145,7 @@ class Kubernetes:
     ) -> Outcome:
         def work(deadline: Deadline) -> Outcome:
             change = self._agree(_node_name(host), compute, condition, deadline)
-            said = f"kubernetes: {host} {change.said}"
+            said = f"{host} {change.said}"
             return Outcome(not change.wait, said, ours=change.ours)
 
         return self._within(timeout_s, work, f"{host} not changed")
@@ -191,9 +191,9 @@ class Kubernetes:
         try:
             return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
         except (KubeError, Refusal, TooLate, Busy) as exc:
-            return Outcome(False, f"kubernetes: {failed}: {exc}")
+            return Outcome(False, f"{failed}: {exc}")
         except Exception as exc:  # noqa: BLE001 - the client's, or an object of an unknown shape
-            return Outcome(False, f"kubernetes: {failed}: {type(exc).__name__}: {exc}"[:300])
+            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}"[:300])
 
 
 def _node_name(host: Host) -> str:

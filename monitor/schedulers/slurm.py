@@ -82,14 +82,14 @@ class Slurm:
             return self._drain(host, marked(self._owner, reason, incident_id, REASON_MAX_CHARS),
                                Deadline(timeout_s, self._clockwork))  # fmt: skip
         except (RunError, SlurmError, TooLate) as exc:
-            return Outcome(False, f"slurm: {host} not drained: {exc}")
+            return Outcome(False, f"{host} not drained: {exc}")
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
         """Undrain the node, if the reason on it is ours."""
         try:
             return self._undrain(host, reason, Deadline(timeout_s, self._clockwork))
         except (RunError, SlurmError, TooLate) as exc:
-            return Outcome(False, f"slurm: {host} not undrained: {exc}")
+            return Outcome(False, f"{host} not undrained: {exc}")
 
     def remove(
         self,
@@ -107,10 +107,10 @@ class Slurm:
             jobs = {one.job: self._job(one, deadline) for one in targets}
             said = [self._end(one, jobs[one.job], deadline) for one in targets]
         except (RunError, SlurmError, TooLate, Refusal) as exc:
-            return Outcome(False, f"slurm: {group} not removed: {exc}")
+            return Outcome(False, f"{group} not removed: {exc}")
         except Exception as exc:  # noqa: BLE001 - the registry's answer is not ours
-            return Outcome(False, f"slurm: {group} not removed: {type(exc).__name__}: {exc}")
-        return Outcome(True, f"slurm: {'; '.join(said)}")
+            return Outcome(False, f"{group} not removed: {type(exc).__name__}: {exc}")
+        return Outcome(True, f"{'; '.join(said)}")
 
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
         """The nodes whose reason begins with our mark."""
@@ -136,29 +136,29 @@ class Slurm:
     def _drain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         node = self._node(host, deadline)
         if self._is_ours(node):
-            return Outcome(True, f"slurm: {host} is drained already{node.by}")
+            return Outcome(True, f"{host} is drained already{node.by}")
         if node.drained or (node.down and node.reason != NOT_RESPONDING):
             how = "drained" if node.drained else "down"
-            return Outcome(True, f"slurm: {host} is {how}{node.by}; left as it is", ours=False)
+            return Outcome(True, f"{host} is {how}{node.by}; left as it is", ours=False)
         self._must(["scontrol", "update", f"NodeName={host}", "State=DRAIN", f"Reason={reason}"],
                    deadline)  # fmt: skip
         node = self._node(host, deadline)
         if not node.drained:
             raise SlurmError(f"scontrol took it and the node is {'+'.join(sorted(node.states))}")
-        return Outcome(True, f"slurm: drained {host}: {node.reason}", ours=self._is_ours(node))
+        return Outcome(True, f"drained {host}: {node.reason}", ours=self._is_ours(node))
 
     def _undrain(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         node = self._node(host, deadline)
         if not node.drained:
-            return Outcome(True, f"slurm: {host} is not drained")
+            return Outcome(True, f"{host} is not drained")
         if not self._is_ours(node):
-            return Outcome(True, f"slurm: {host} is drained{node.by}; left as it is", ours=False)
+            return Outcome(True, f"{host} is drained{node.by}; left as it is", ours=False)
         self._must(["scontrol", "update", f"NodeName={host}", "State=UNDRAIN"], deadline)
         node = self._node(host, deadline)
         if self._is_ours(node):
             raise SlurmError("scontrol took it and the node is drained still")
         still = " (and down)" if node.down else ""
-        return Outcome(True, f"slurm: undrained {host}{still}: {reason}")
+        return Outcome(True, f"undrained {host}{still}: {reason}")
 
     def _is_ours(self, node: Node) -> bool:
         return node.drained and node.reason.startswith(mark(self._owner))

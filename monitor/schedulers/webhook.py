@@ -83,15 +83,15 @@ class Webhook:
         """Ask that what runs at these places is ended, and nothing that stands in `spare`."""
         if not places or not any(place.labels for place in places):
             return Outcome(
-                False, f"{self.name}: {group} not removed: none of its ranks tells its place"
+                False, f"{group} not removed: none of its ranks tells its place"
             )
         try:
             others = strangers(group, self._everyone())
         except Exception as exc:  # noqa: BLE001 - the registry's answer is not ours
-            return Outcome(False, f"{self.name}: {group} not removed: {type(exc).__name__}: {exc}")
+            return Outcome(False, f"{group} not removed: {type(exc).__name__}: {exc}")
         hit = _shared(places, others)
         if hit is not None:
-            return Outcome(False, f"{self.name}: {group} not removed: {hit}")
+            return Outcome(False, f"{group} not removed: {hit}")
         body = {
             "group": group,
             "places": [_place(place) for place in places],
@@ -136,12 +136,12 @@ class Webhook:
         try:
             said = self._answer(action, body, Deadline(timeout_s, self._clockwork))
         except (WebhookError, TooLate) as exc:
-            return Outcome(False, f"{self.name}: {failed}: {exc}")
+            return Outcome(False, f"{failed}: {exc}")
         except Exception as exc:  # noqa: BLE001 - a bug here must not end a rung or a thread
-            return Outcome(False, f"{self.name}: {failed}: {type(exc).__name__}")
+            return Outcome(False, f"{failed}: {type(exc).__name__}")
         done = said.get("done", True) is True
         detail = _line(str(said.get("detail") or "accepted"))
-        return Outcome(done, f"{self.name}: {detail}", ours=said.get("ours", True) is not False)
+        return Outcome(done, f"{detail}", ours=said.get("ours", True) is not False)
 
     def _answer(
         self, action: str, body: Mapping[str, Any], deadline: Deadline, secret: bytes | None = None

@@ -8,7 +8,16 @@ from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.incident import Incident, Milestones, State
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.policy import Evict, Fleet, GroupView, Guard, Hold, PastEviction, decide
+from monitor.policy import (
+    Evict,
+    Fleet,
+    GroupView,
+    Guard,
+    Hold,
+    Lesson,
+    PastEviction,
+    decide,
+)
 
 NOW_S = 10_000.0
 CULPRIT = RankName("rg_1.0")
@@ -54,7 +63,16 @@ def incident(kind: Kind = Kind.NOT_ENTERED, confidence=Confidence.CERTAIN, lost_
         state=State.FIRING, culprits=verdict.culprits, groups=verdict.groups,
         replica_ids=(ReplicaId("rg_1:a"),), incarnations=("i",), verdict=verdict,
         milestones=Milestones(NOW_S - 3, NOW_S - 1), story=(), last_seen_s=NOW_S,
+        hosts=(Host("host-rg_1"),),
     )  # fmt: skip
+
+
+def lesson(
+    signature: str = "not_entered:rg_1.0", host: str = "host-rg_1", ago_s: float = 100.0
+) -> Lesson:
+    return Lesson(
+        IncidentId(f"before {ago_s}"), signature, (GroupName("rg_1"),), (Host(host),), NOW_S - ago_s
+    )
 
 
 def past(ago_s: float, name: str = "other") -> PastEviction:
@@ -84,9 +102,10 @@ CASES = [
     (Guard.ALREADY_GONE, {}, with_group(alive=(), heartbeat_age_s=0.1, dead_for_s=9.0,
                                         in_quorum=False), incident(Kind.DEAD)),
     (Guard.NOT_WORTH_IT, {}, fleet(), incident(Kind.STRAGGLER, lost_s=15.0)),
-    (Guard.CRASH_LOOP, {}, fleet(evicted_signatures={"mismatch:rg_1.0": 1}),
+    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson("mismatch:rg_1.0", "another"),)),
      incident(Kind.MISMATCH)),
-    (Guard.CRASH_LOOP, {}, fleet(evicted_signatures={"not_entered:rg_1.0": 2}), incident()),
+    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson(host="another"),)), incident()),
+    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson(), lesson())), incident()),
     (Guard.SELF_DOUBT, {}, fleet(doubt="it runs late by 3.0 s"), incident()),
     (Guard.LIGHTHOUSE_AWAY, {}, fleet(lighthouse_away="refused"), incident()),
     (Guard.BREAKER, {}, fleet(accused=frozenset(map(GroupName, ("rg_1", "rg_2")))), incident()),
@@ -106,11 +125,19 @@ def test_each_guard_alone_holds_the_eviction_and_says_why(guard, options, seen, 
     assert isinstance(decision, Hold)
     assert decision.guard is guard
     assert decision.reason
+    assert decision.release
 
 
 ALLOWED = [
     ({}, with_group(alive=(), heartbeat_age_s=0.1, dead_for_s=3.0), incident(Kind.DEAD)),
-    ({}, fleet(evicted_signatures={"not_entered:rg_1.0": 1}), incident()),
+    ({}, fleet(lessons=(lesson(),)), incident()),
+    ({}, fleet(lessons=(lesson("mismatch:rg_1.0"),)), incident(Kind.MISMATCH)),
+    (
+        {},
+        fleet(lessons=(lesson(host="another", ago_s=3601), lesson(host="another", ago_s=3700))),
+        incident(),
+    ),
+    ({}, fleet(lessons=(replace(lesson(), hosts=()),)), incident()),
     ({}, fleet(), incident(Kind.REPLICA_LAG)),
     ({"min_replicas": 2}, fleet(), incident()),
     ({"budget_per_hour": 2}, fleet(past=(past(100), past(3601))), incident()),
@@ -131,7 +158,9 @@ def test_never_two_groups_at_once() -> None:
                      replica_ids=(ReplicaId("rg_2:a"),))  # fmt: skip
     first, other = decide(KeeperConfig(), fleet(), [second, incident()])
     assert isinstance(first, Evict)
-    assert other == Hold(IncidentId("two"), Guard.IN_FLIGHT, "rg_1 is being evicted")
+    assert other == Hold(
+        IncidentId("two"), Guard.IN_FLIGHT, "rg_1 is being evicted", "the end of that eviction"
+    )
 
 
 def test_observe_mode_speaks_last() -> None:

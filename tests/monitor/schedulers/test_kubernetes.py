@@ -49,7 +49,7 @@ def remove(world, *places, group=RG_1, timeout_s=SOON_S, scheduler=None):
 
 
 def test_the_annotation_tells_incident_reason_and_since_when(kube_world):
-    assert cordon(kube_world).detail == "kubernetes: node1 cordoned and tainted"
+    assert cordon(kube_world).detail == "node1 cordoned and tainted"
     node = kube_world.kube.nodes[NODE]
     said = json.loads(node["metadata"]["annotations"][KEY])
     since = said["by"]["a1b2c3"].pop("since")
@@ -74,7 +74,7 @@ def test_a_release_leaves_the_node_as_it_was(kube_world):
     taint = {"key": "gpu", "effect": "NoSchedule"}
     kube_world.kube.by_hand(NODE, {"taints": [taint], "podCIDR": "10.0.0.0/24"}, other="kept")
     cordon(kube_world)
-    assert uncordon(kube_world).detail == "kubernetes: node1 uncordoned and untainted"
+    assert uncordon(kube_world).detail == "node1 uncordoned and untainted"
     node = kube_world.kube.nodes[NODE]
     assert node["spec"] == {"unschedulable": False, "taints": [taint], "podCIDR": "10.0.0.0/24"}
     assert node["metadata"]["annotations"] == {"other": "kept"}
@@ -83,9 +83,9 @@ def test_a_release_leaves_the_node_as_it_was(kube_world):
 
 def test_a_node_that_somebody_had_cordoned_stays_cordoned_after_the_release(kube_world):
     kube_world.kube.by_hand(NODE, {"unschedulable": True})
-    assert cordon(kube_world).detail == "kubernetes: node1 tainted (it was cordoned before)"
+    assert cordon(kube_world).detail == "node1 tainted (it was cordoned before)"
     said = uncordon(kube_world)
-    assert said.detail == "kubernetes: node1 untainted; it was cordoned before us and stays so"
+    assert said.detail == "node1 untainted; it was cordoned before us and stays so"
     assert (said.done, said.ours) == (True, False)
     assert kube_world.kube.nodes[NODE]["spec"] == {"unschedulable": True, "taints": []}
 
@@ -110,7 +110,7 @@ def test_what_will_not_pass_is_said_at_once(kube_world, status):
     kube_world.kube.answers = [(status, "no, and\nhere is why")]
     said = cordon(kube_world)
     expected = f"not changed: the API server answers {status}: no, and here is why"
-    assert said.detail == f"kubernetes: node1 {expected}"
+    assert said.detail == f"node1 {expected}"
     assert len(kube_world.kube.requests) == 1
 
 
@@ -149,7 +149,7 @@ def sentinel_lets_go(world, host=NODE):
 def test_a_node_that_nvsentinel_holds_is_tainted_and_its_cordon_never_taken_back(kube_world):
     sentinel_takes(kube_world)
     assert cordon(kube_world).detail == (
-        "kubernetes: node1 tainted (it was cordoned before); NVSentinel holds it (GpuMemWatch)"
+        "node1 tainted (it was cordoned before); NVSentinel holds it (GpuMemWatch)"
     )
     assert uncordon(kube_world).done
     node = kube_world.kube.nodes[NODE]
@@ -234,7 +234,7 @@ def test_in_primus_safe_a_group_whose_label_takes_in_another_group_is_left_alone
 
 def test_a_pod_is_deleted_with_its_uid_as_precondition_and_a_short_grace(kube_world):
     place = kube_world.start("rg_1.0", NODE)
-    assert remove(kube_world, place).detail == "kubernetes: deleted pod train/job-worker-0"
+    assert remove(kube_world, place).detail == "deleted pod train/job-worker-0"
     (deleted,) = [one for one in kube_world.kube.requests if one.verb == "delete"]
     assert deleted.body["preconditions"] == {"uid": place.labels["pod_uid"]}
     assert deleted.body["gracePeriodSeconds"] == 5
@@ -269,7 +269,7 @@ def test_a_pod_without_a_uid_is_refused_and_says_what_to_set(kube_world):
     labels = {key: value for key, value in place.labels.items() if key != "pod_uid"}
     said = remove(kube_world, place_of("rg_1.0", NODE, labels))
     assert said.detail == (
-        "kubernetes: rg_1 not removed: rg_1.0 does not tell the uid of its pod "
+        "rg_1 not removed: rg_1.0 does not tell the uid of its pod "
         "(POD_UID, POD_NAMESPACE)"
     )
 

@@ -67,7 +67,7 @@ def test_a_drained_node_says_why_and_takes_no_new_job_until_it_is_undrained(clus
     assert cluster.job_state(held) == "RUNNING"
     assert slurm.cordoned(IN_TIME_S) == (NODE,)
     assert slurm.cordon(NODE, REASON, INCIDENT, IN_TIME_S).detail.startswith(
-        "slurm: node1 is drained already"
+        "node1 is drained already"
     )
     assert slurm.uncordon(NODE, "released", IN_TIME_S).done
     assert slurm.cordoned(IN_TIME_S) == ()
@@ -80,7 +80,7 @@ def test_what_an_administrator_drained_is_left_as_it_is(cluster, slurm):
     before = cluster.reason(NODE)
     outcome = slurm.cordon(NODE, REASON, INCIDENT, IN_TIME_S)
     assert (outcome.done, outcome.ours) == (True, False)
-    assert outcome.detail == "slurm: node1 is drained by root: bad DIMM [7]; left as it is"
+    assert outcome.detail == "node1 is drained by root: bad DIMM [7]; left as it is"
     assert slurm.uncordon(NODE, "released", IN_TIME_S).done
     assert cluster.reason(NODE) == before
     assert "DRAIN" in cluster.state(NODE)
@@ -105,14 +105,14 @@ def test_one_step_is_cancelled_and_the_other_groups_step_of_the_job_goes_on(clus
     assert f"{job}.0" not in cluster.steps(job)
     assert f"{job}.1" in cluster.steps(job)
     again = slurm.remove(GroupName("rg_0"), places[:1], REASON, INCIDENT, IN_TIME_S)
-    assert again.detail == f"slurm: step {job}.0 is gone"
+    assert again.detail == f"step {job}.0 is gone"
 
 
 def test_a_job_that_carries_another_group_is_not_cancelled(cluster, slurm, places):
     job = running(cluster, cluster.submit("sleep 60"))
     places += [place_of(f"rg_{n}.0", NODE, {"slurm_job_id": job}) for n in range(2)]
     outcome = slurm.remove(GroupName("rg_0"), places[:1], REASON, INCIDENT, IN_TIME_S)
-    assert outcome.detail == f"slurm: rg_0 not removed: job {job} carries rg_1.0 too"
+    assert outcome.detail == f"rg_0 not removed: job {job} carries rg_1.0 too"
     assert cluster.job_state(job) == "RUNNING"
 
 
@@ -138,9 +138,9 @@ def test_a_requeued_job_is_pending_again_and_its_next_run_is_not_hit(cluster, sl
     assert cluster.job_state(job) == "PENDING"
     assert f"Restarts={1} " in cluster.ask("scontrol", "show", "job", job)
     again = requeuing.remove(GroupName("rg_0"), places, REASON, INCIDENT, IN_TIME_S)
-    assert again.detail == f"slurm: job {job} is gone"
+    assert again.detail == f"job {job} is gone"
 
 
 def test_a_node_that_slurm_does_not_know_is_refused(slurm):
     outcome = slurm.cordon(Host("elsewhere"), REASON, INCIDENT, IN_TIME_S)
-    assert outcome.detail == "slurm: elsewhere not drained: Node elsewhere not found"
+    assert outcome.detail == "elsewhere not drained: Node elsewhere not found"

@@ -62,14 +62,14 @@ def test_a_node_that_an_administrator_set_down_keeps_his_reason(world):
     outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
     assert outcome.done
     assert not outcome.ours
-    assert outcome.detail == "slurm: node1 is down by alice: burnt; left as it is"
+    assert outcome.detail == "node1 is down by alice: burnt; left as it is"
     assert node.reason == "burnt"
 
 
 def test_who_may_not_drain_is_told_so(world):
     world.slurm.powerless = True
     outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
-    assert outcome.detail == "slurm: node1 not drained: slurm_update error: Invalid user id"
+    assert outcome.detail == "node1 not drained: slurm_update error: Invalid user id"
     failed = [check for check in world.scheduler.checks(SOON_S) if not check.ok]
     assert [check.what for check in failed] == ["nodes may be drained"]
 
@@ -78,7 +78,7 @@ def test_a_step_that_ignores_sigterm_is_killed_within_the_deadline(world):
     place = world.start("rg_1.0", NODE)
     world.slurm.jobs["12"].deaf.add("0")
     outcome = remove(world, place)
-    assert outcome.detail == "slurm: cancelled step 12.0 by SIGKILL"
+    assert outcome.detail == "cancelled step 12.0 by SIGKILL"
     assert world.slurm.time.now_s < 100.0 + SOON_S
 
 
@@ -99,7 +99,7 @@ def test_a_job_without_a_step_that_carries_one_group_alone_is_cancelled(world):
     world.slurm.jobs["21"] = FakeJob("21", set())
     mine, other = job_place("rg_1.0", "20"), job_place("rg_2.0", "21")
     world.places += [mine, other]
-    assert remove(world, mine).detail == "slurm: cancelled job 20"
+    assert remove(world, mine).detail == "cancelled job 20"
     assert world.slurm.jobs["20"].state == "CANCELLED"
     assert world.slurm.jobs["21"].state == "RUNNING"
 
@@ -108,7 +108,7 @@ def test_a_job_that_carries_all_groups_is_not_cancelled_for_one(world):
     world.slurm.jobs["20"] = FakeJob("20", set())
     world.places += [job_place("rg_1.0", "20"), job_place("rg_2.0", "20")]
     outcome = remove(world, world.places[0])
-    assert outcome.detail == "slurm: rg_1 not removed: job 20 carries rg_2.0 too"
+    assert outcome.detail == "rg_1 not removed: job 20 carries rg_2.0 too"
     assert world.slurm.jobs["20"].state == "RUNNING"
 
 
@@ -157,9 +157,9 @@ def test_a_job_is_requeued_where_that_is_wanted_and_comes_back_elsewhere():
     world = SlurmWorld(Removal.REQUEUE)
     world.slurm.jobs["20"] = FakeJob("20", set())
     world.places.append(job_place("rg_1.0", "20"))
-    assert remove(world, world.places[0]).detail == "slurm: requeued job 20"
+    assert remove(world, world.places[0]).detail == "requeued job 20"
     assert world.slurm.jobs["20"].state == "PENDING"
-    assert remove(world, world.places[0]).detail == "slurm: job 20 is gone"
+    assert remove(world, world.places[0]).detail == "job 20 is gone"
 
 
 def test_a_job_that_cannot_be_requeued_is_left_alone():

@@ -86,15 +86,15 @@ def test_two_cordons_have_two_keys_because_an_uncordon_may_lie_between(world):
 @pytest.mark.parametrize(
     ("answer", "done", "said"),
     [
-        ((200, {}, b""), True, "webhook: accepted"),
-        ((202, {}, b"ok"), True, "webhook: accepted"),
-        ((200, {}, b'{"done": false, "detail": "not\\nnow"}'), False, "webhook: not now"),
-        ((200, {}, b"[" * 20_000), True, "webhook: accepted"),
-        ((200, {}, b'{"done": "yes"}'), False, "webhook: accepted"),
+        ((200, {}, b""), True, "accepted"),
+        ((202, {}, b"ok"), True, "accepted"),
+        ((200, {}, b'{"done": false, "detail": "not\\nnow"}'), False, "not now"),
+        ((200, {}, b"[" * 20_000), True, "accepted"),
+        ((200, {}, b'{"done": "yes"}'), False, "accepted"),
         ((403, {}, b"who are you?"), False,
-         "webhook: node1 not cordoned: it answers 403: who are you?"),
+         "node1 not cordoned: it answers 403: who are you?"),
         ((301, {"Location": "http://127.0.0.1:1/"}, b""), False,
-         "webhook: node1 not cordoned: it answers 301"),
+         "node1 not cordoned: it answers 301"),
     ],
     ids=["empty", "accepted", "no", "nested", "odd", "forbidden", "redirect"],
 )  # fmt: skip
