@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import resource
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
@@ -36,12 +38,20 @@ from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook, standing
+from monitor.schedulers import Scheduler
+from monitor.schedulers.agreement import Wanted
+from monitor.schedulers.build import SchedulerOptions, build, place_of
+from monitor.schedulers.follow import Followers
+from monitor.schedulers.kube_api import KubeUnusableError
 from monitor.snapshot import LighthouseAway
 from monitor.store import DecisionRow, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
 from monitor.vitals import VitalSigns
 
 log = logging.getLogger(__name__)
+
+OWNER_SWITCH: Final = "scheduler_owner"
+"""Under which the store keeps the name that our marks on nodes bear."""
 
 TOKENLESS = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
@@ -79,6 +89,8 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
+    """Who is told of quarantine."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
 
@@ -95,7 +107,7 @@ class Service:
         self._stack = ExitStack()
         try:
             self._start()
-        except (ServeError, StoreError, TargetsError, CaError) as exc:
+        except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
             self._stack.close()
             raise StartError(str(exc)) from exc
         except BaseException:
@@ -139,6 +151,7 @@ class Service:
         fetcher = Fetcher(None if options.ca_file is None else trust(options.ca_file))
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        schedulers = self._schedulers(store, remembered, registry)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -200,6 +213,7 @@ class Service:
             journal=journal,
             rulebook=self.rules,
             pause=pause,
+            schedulers=self._followers(schedulers, quarantine, instruments),
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -221,6 +235,47 @@ class Service:
         except PolicyError as exc:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
+
+    def _schedulers(
+        self, store: Store, remembered: Remembered, registry: Registry
+    ) -> Sequence[Scheduler]:
+        """The drivers; the name of their marks is the quarantine list's, which the store holds."""
+        options = self._options.schedulers
+        if not options.which:
+            return ()
+        owner = options.name or remembered.switches.get(OWNER_SWITCH)
+        if owner is None:
+            owner = secrets.token_hex(3)
+            store.save_switch(OWNER_SWITCH, owner)
+        made = build(
+            options,
+            lambda: tuple(place_of(target.identity) for target in registry.targets()),
+            owner,
+            lambda tls: Fetcher(tls, proxies=True),
+        )
+        for one in made:
+            self._stack.callback(one.close)
+        return made
+
+    def _followers(
+        self, schedulers: Sequence[Scheduler], quarantine: Quarantine, instruments: Instruments
+    ) -> Followers | None:
+        """Who makes the schedulers agree with the quarantine list; a pause does not hold them: a
+        host is quarantined by hand as well.
+        """
+        if not schedulers:
+            return None
+        made = Followers(
+            schedulers,
+            lambda: tuple(
+                Wanted(one.host, one.reason, one.incident_id, one.since_s)
+                for one in quarantine.active()
+            ),
+            lambda: not self.rules.current.config.observe,
+            instruments,
+        )
+        self._stack.callback(made.close)
+        return made
 
     def _office(
         self, store: Store, remembered: Remembered, instruments: Instruments, url: str

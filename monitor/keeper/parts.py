@@ -19,6 +19,7 @@ from monitor.policy import Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook
+from monitor.schedulers.follow import Followers
 from monitor.snapshot import Snapshot
 from monitor.store import Store
 from monitor.targets import Registry, TargetsFile
@@ -58,3 +59,4 @@ class Parts:
     journal: Journal | None = None
     rulebook: Rulebook | None = None
     pause: PauseSwitch | None = None
+    schedulers: Followers | None = None

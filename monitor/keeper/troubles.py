@@ -18,7 +18,8 @@ def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Ite
     if (error := parts.store.last_error) is not None:
         waiting = parts.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    for part in (parts.evidence, parts.notify, parts.journal, parts.rulebook):
+    own = (parts.evidence, parts.notify, parts.journal, parts.rulebook, parts.schedulers)
+    for part in own:
         if part is not None:
             yield from part.troubles()
     for name, problem in sorted(broken.items()):

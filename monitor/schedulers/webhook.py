@@ -50,7 +50,7 @@ class Webhook:
         clockwork: Clockwork | None = None,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
-        """`owner` names the quarantine list in whose name it is asked."""
+        """`owner` names the quarantine list in whose name it is asked; `fetcher` is its own now."""
         self.name = name
         self._url = url
         self._secret = secret
@@ -82,9 +82,7 @@ class Webhook:
     ) -> Outcome:
         """Ask that what runs at these places is ended, and nothing that stands in `spare`."""
         if not places or not any(place.labels for place in places):
-            return Outcome(
-                False, f"{group} not removed: none of its ranks tells its place"
-            )
+            return Outcome(False, f"{group} not removed: none of its ranks tells its place")
         try:
             others = strangers(group, self._everyone())
         except Exception as exc:  # noqa: BLE001 - the registry's answer is not ours
@@ -128,7 +126,8 @@ class Webhook:
         return taken, Check(forged, False, "it takes what anybody sends: does it verify?")
 
     def close(self) -> None:
-        """The fetcher is closed by who made it."""
+        """End what is under way, and the fetcher's thread."""
+        self._fetcher.close()
 
     # -- one request ---------------------------------------------------------------------------
 

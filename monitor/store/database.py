@@ -131,7 +131,9 @@ class Database:
             raise StoreError(told(error)) from None
         return ()
 
-    def _write_singly(self, batch: Mapping[Key, Row | None], fence: Fence | None) -> tuple[Key, ...]:
+    def _write_singly(
+        self, batch: Mapping[Key, Row | None], fence: Fence | None
+    ) -> tuple[Key, ...]:
         """One bad row must not keep the others waiting for ever."""
         bad: list[Key] = []
         with self.begin() as db:

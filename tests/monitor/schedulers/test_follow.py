@@ -122,9 +122,7 @@ def test_a_driver_that_crashes_is_a_trouble_and_is_asked_again(scene):
     scene.until(lambda: scene.scheduler.asked, "the first request")
     scene.now_s = 5.0
     scene.until(scene.follower.troubles, "a trouble")
-    assert scene.follower.troubles() == (
-        "scheduler fake: crashed: RuntimeError: a bug (2 tries)",
-    )
+    assert scene.follower.troubles() == ("scheduler fake: crashed: RuntimeError: a bug (2 tries)",)
     scene.scheduler.crash = False
     scene.now_s = 50.0
     scene.until(lambda: scene.scheduler.marked == {"node1"}, "cordoned after all")

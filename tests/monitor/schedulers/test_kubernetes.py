@@ -269,8 +269,7 @@ def test_a_pod_without_a_uid_is_refused_and_says_what_to_set(kube_world):
     labels = {key: value for key, value in place.labels.items() if key != "pod_uid"}
     said = remove(kube_world, place_of("rg_1.0", NODE, labels))
     assert said.detail == (
-        "rg_1 not removed: rg_1.0 does not tell the uid of its pod "
-        "(POD_UID, POD_NAMESPACE)"
+        "rg_1 not removed: rg_1.0 does not tell the uid of its pod (POD_UID, POD_NAMESPACE)"
     )
 
 
