@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from monitor.schedulers.running import Ran, Run, RunError
 NOBODY: Final = "lightkeeper-no-such-node"
 """Slurm asks who we are before it looks for the node (seen, 22.05): so a node that is nowhere tells
 whether we may."""
+_REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
 
 def checks(run: Run, deadline: Deadline) -> Sequence[Check]:
@@ -42,7 +44,8 @@ def _may_drain(run: Run, deadline: Deadline) -> Check:
         return Check(what, False, said)
     if "Invalid node name" in said.said:
         return Check(what, True, "this user may update nodes")
-    return Check(what, False, f"{said.said} (needs SlurmUser, root, an operator or administrator)")
+    who = " (needs SlurmUser, root, an operator or administrator)"
+    return Check(what, False, said.said + (who if _REFUSED.search(said.said) else ""))
 
 
 def _ask(run: Run, argv: Sequence[str], deadline: Deadline) -> Ran | str:
