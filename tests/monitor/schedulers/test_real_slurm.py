@@ -5,6 +5,10 @@ apt-get install -y slurm-wlm && LIGHTKEEPER_SLURM_TESTS=1 pytest -m integration 
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 
 from monitor.names import GroupName, Host
@@ -139,6 +143,23 @@ def test_a_requeued_job_is_pending_again_and_its_next_run_is_not_hit(cluster, sl
     assert f"Restarts={1} " in cluster.ask("scontrol", "show", "job", job)
     again = requeuing.remove(GroupName("rg_0"), places, REASON, INCIDENT, IN_TIME_S)
     assert again.detail == f"job {job} is gone"
+
+
+def test_a_rank_under_srun_tells_its_step_and_one_in_the_batch_script_none(cluster, slurm):
+    code = (
+        "import json, os; from worker_server.place import place_from;"
+        "print(json.dumps(place_from(os.environ, lambda: str())))"
+    )
+    root = Path(__file__).parents[3]
+    told = f"cd {root}; {sys.executable} -c '{code}'; srun -n1 {sys.executable} -c '{code}'"
+    job = cluster.submit(told, "-w", OTHER)
+    out = cluster.folder / f"job-{job}.out"
+    wait_for(
+        lambda: out.exists() and out.read_text().count("}") == 2, within_s=IN_TIME_S, what="both"
+    )
+    batch, step = map(json.loads, out.read_text().splitlines())
+    assert batch == {"slurm_job_id": job, "slurm_node": OTHER}
+    assert step == {"slurm_job_id": job, "slurm_step_id": "0", "slurm_node": OTHER}
 
 
 def test_a_node_that_slurm_does_not_know_is_refused(slurm):
