@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import resource
-import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
@@ -38,20 +36,15 @@ from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook, standing
-from monitor.schedulers import Scheduler
-from monitor.schedulers.agreement import Wanted
-from monitor.schedulers.build import SchedulerOptions, build, place_of
-from monitor.schedulers.follow import Followers
+from monitor.schedulers.build import SchedulerOptions
 from monitor.schedulers.kube_api import KubeUnusableError
+from monitor.schedulers.opening import follow, open_schedulers
 from monitor.snapshot import LighthouseAway
 from monitor.store import DecisionRow, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
 from monitor.vitals import VitalSigns
 
 log = logging.getLogger(__name__)
-
-OWNER_SWITCH: Final = "scheduler_owner"
-"""Under which the store keeps the name that our marks on nodes bear."""
 
 TOKENLESS = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
@@ -151,7 +144,11 @@ class Service:
         fetcher = Fetcher(None if options.ca_file is None else trust(options.ca_file))
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
-        schedulers = self._schedulers(store, remembered, registry)
+        schedulers = open_schedulers(
+            options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
+        )
+        for one in schedulers:
+            stack.callback(one.close)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -195,6 +192,11 @@ class Service:
             journal = Journal(JournalShelf(options.journal, options.limits), head, pipeline.memory)
             stack.callback(journal.close)
             instruments.registry.register(JournalCollector(lambda: journal.stats))
+        followers = follow(
+            schedulers, quarantine, lambda: not self.rules.current.config.observe, instruments
+        )
+        if followers is not None:
+            stack.callback(followers.close)
         parts = Parts(
             config=options.config,
             clock=clock,
@@ -213,7 +215,7 @@ class Service:
             journal=journal,
             rulebook=self.rules,
             pause=pause,
-            schedulers=self._followers(schedulers, quarantine, instruments),
+            schedulers=followers,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -235,47 +237,6 @@ class Service:
         except PolicyError as exc:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
-
-    def _schedulers(
-        self, store: Store, remembered: Remembered, registry: Registry
-    ) -> Sequence[Scheduler]:
-        """The drivers; the name of their marks is the quarantine list's, which the store holds."""
-        options = self._options.schedulers
-        if not options.which:
-            return ()
-        owner = options.name or remembered.switches.get(OWNER_SWITCH)
-        if owner is None:
-            owner = secrets.token_hex(3)
-            store.save_switch(OWNER_SWITCH, owner)
-        made = build(
-            options,
-            lambda: tuple(place_of(target.identity) for target in registry.targets()),
-            owner,
-            lambda tls: Fetcher(tls, proxies=True),
-        )
-        for one in made:
-            self._stack.callback(one.close)
-        return made
-
-    def _followers(
-        self, schedulers: Sequence[Scheduler], quarantine: Quarantine, instruments: Instruments
-    ) -> Followers | None:
-        """Who makes the schedulers agree with the quarantine list; a pause does not hold them: a
-        host is quarantined by hand as well.
-        """
-        if not schedulers:
-            return None
-        made = Followers(
-            schedulers,
-            lambda: tuple(
-                Wanted(one.host, one.reason, one.incident_id, one.since_s)
-                for one in quarantine.active()
-            ),
-            lambda: not self.rules.current.config.observe,
-            instruments,
-        )
-        self._stack.callback(made.close)
-        return made
 
     def _office(
         self, store: Store, remembered: Remembered, instruments: Instruments, url: str

@@ -164,7 +164,8 @@ def _checked(text: str) -> str:
         raise CommandError("--scheduler webhook=... holds a password: requests are signed", USAGE)
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise CommandError(
-            f"--scheduler webhook=... is http to {parts.hostname}: https is needed beyond this host",
+            f"--scheduler webhook=... is http to {parts.hostname}: "
+            "https is needed beyond this host",
             USAGE,
         )
     return WEBHOOK + url
@@ -212,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
     )
     found: list[dict[str, Any]] = []
     try:
-        made = build(options, lambda: places, options.name or "check", _fetcher)
+        made = build(options, lambda: places, lambda: options.name or "check", _fetcher)
     except (KubeUnusableError, CaError) as exc:
         raise CommandError(str(exc), FAILED) from exc
     for one in made:

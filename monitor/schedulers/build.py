@@ -11,7 +11,7 @@ from typing import Final
 from monitor.fetch import Fetcher, trust_also
 from monitor.schedulers.kube import KubeOptions, Kubernetes
 from monitor.schedulers.kube_api import KubeApi, configured
-from monitor.schedulers.protocol import Everyone, Place, Scheduler
+from monitor.schedulers.protocol import Everyone, Owner, Place, Scheduler
 from monitor.schedulers.slurm import Removal, Slurm
 from monitor.schedulers.webhook import Webhook
 from worker_server.wire import Identity
@@ -48,7 +48,7 @@ NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
 
 
 def build(
-    options: SchedulerOptions, everyone: Everyone, owner: str, fetcher: NewFetcher
+    options: SchedulerOptions, everyone: Everyone, owner: Owner, fetcher: NewFetcher
 ) -> Sequence[Scheduler]:
     """The drivers, in the order in which they were named. Close each when done.
 
@@ -60,7 +60,7 @@ def build(
 
 
 def _drivers(
-    options: SchedulerOptions, everyone: Everyone, owner: str, fetcher: NewFetcher
+    options: SchedulerOptions, everyone: Everyone, owner: Owner, fetcher: NewFetcher
 ) -> Iterator[Scheduler]:
     webhooks = 0
     for one in options.which:

@@ -22,12 +22,15 @@ from monitor.schedulers.kube_api import KubeApi, KubeError
 from monitor.schedulers.kube_node import Change
 from monitor.schedulers.kube_pods import DNS, wanted_of
 from monitor.schedulers.kube_removal import POD_HOST, Deletion
-from monitor.schedulers.protocol import Check, Everyone, Outcome, Place
+from monitor.schedulers.protocol import Check, Everyone, Outcome, Owner, Place
 from monitor.schedulers.sharing import Refusal
 from monitor.schedulers.wording import marked
 
 _RETRY_S: Final = 0.2
 PRIMUS_PREFIX: Final = "primus-safe."
+
+Condition = tuple[bool, Callable[[], str]]
+"""What Primus-SaFE is told: whether the node is bad, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Kubernetes:
         self,
         api: KubeApi,
         everyone: Everyone,
-        owner: str,
+        owner: Owner,
         options: KubeOptions | None = None,
         *,
         clockwork: Clockwork | None = None,
@@ -71,18 +74,20 @@ class Kubernetes:
         """Cordon, taint and annotate the node."""
 
         def compute(node: Any) -> Change:
-            return kube_node.cordon(node, self._owner, reason, incident_id, _now())
+            return kube_node.cordon(node, self._owner(), reason, incident_id, _now())
 
-        said = marked(self._owner, reason, incident_id, kube_node.REASON_MAX_CHARS)
+        def said() -> str:
+            return marked(self._owner(), reason, incident_id, kube_node.REASON_MAX_CHARS)
+
         return self._change(host, compute, (True, said), timeout_s)
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
         """Take back our hold, and with the last hold taint and cordon."""
 
         def compute(node: Any) -> Change:
-            return kube_node.uncordon(node, self._owner)
+            return kube_node.uncordon(node, self._owner())
 
-        return self._change(host, compute, (False, reason), timeout_s)
+        return self._change(host, compute, (False, lambda: reason), timeout_s)
 
     def remove(
         self,
@@ -108,13 +113,14 @@ class Kubernetes:
         """The nodes that we hold."""
 
         def work(deadline: Deadline) -> Sequence[Host]:
+            owner = self._owner()
             found = self._api.nodes(kube_node.KEY, deadline)
-            own = [one for one in found if self._owner in kube_node.hold_of(one).by]
+            own = [one for one in found if owner in kube_node.hold_of(one).by]
             return tuple(sorted(Host(str(one["metadata"]["name"])) for one in own))
 
         try:
             return aside(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
-        except (KubeError, TooLate, Busy, KeyError, TypeError):
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
@@ -140,7 +146,7 @@ class Kubernetes:
         self,
         host: Host,
         compute: Callable[[Any], Change],
-        condition: tuple[bool, str],
+        condition: Condition,
         timeout_s: float,
     ) -> Outcome:
         def work(deadline: Deadline) -> Outcome:
@@ -154,7 +160,7 @@ class Kubernetes:
         self,
         name: str,
         compute: Callable[[Any], Change],
-        condition: tuple[bool, str],
+        condition: Condition,
         deadline: Deadline,
     ) -> Change:
         """Read, compute, write; once more when somebody else wrote in between."""
@@ -173,13 +179,11 @@ class Kubernetes:
             else:
                 return change
 
-    def _tell_primus(
-        self, name: str, node: Any, condition: tuple[bool, str], deadline: Deadline
-    ) -> None:
+    def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
         if self._options.primus_safe is None:
             return
-        bad, message = condition
-        bad = bad or bool(set(kube_node.hold_of(node).by) - {self._owner})
+        bad, message = condition[0], condition[1]()
+        bad = bad or bool(set(kube_node.hold_of(node).by) - {self._owner()})
         kind = PRIMUS_PREFIX + self._options.primus_safe
         patch = kube_node.condition(node, kind, bad=bad, message=message, now=_now())
         if patch is not None:

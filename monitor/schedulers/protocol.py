@@ -47,6 +47,10 @@ Everyone = Callable[[], Sequence[Place]]
 """The places of all ranks that are known now, of every group: what must not be hit with one."""
 
 
+Owner = Callable[[], str]
+"""The name of the quarantine list whose marks are ours; asked for when there is one to make."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that has to be there for a scheduler to work, and whether it is."""

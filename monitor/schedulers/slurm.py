@@ -17,7 +17,7 @@ from typing import Final
 from monitor.names import GroupName, Host, IncidentId
 from monitor.schedulers import slurm_checks
 from monitor.schedulers.deadline import Clockwork, Deadline, TooLate
-from monitor.schedulers.protocol import Check, Everyone, Outcome, Place
+from monitor.schedulers.protocol import Check, Everyone, Outcome, Owner, Place
 from monitor.schedulers.running import Ran, Run, RunError, run
 from monitor.schedulers.sharing import Refusal
 from monitor.schedulers.slurm_removal import Target, targets_of
@@ -61,7 +61,7 @@ class Slurm:
     def __init__(
         self,
         everyone: Everyone,
-        owner: str,
+        owner: Owner,
         *,
         removal: Removal = Removal.CANCEL,
         run: Run = run,
@@ -78,18 +78,20 @@ class Slurm:
         self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
     ) -> Outcome:
         """Drain the node, unless it is drained or down by somebody else's hand."""
-        try:
-            return self._drain(host, marked(self._owner, reason, incident_id, REASON_MAX_CHARS),
-                               Deadline(timeout_s, self._clockwork))  # fmt: skip
-        except (RunError, SlurmError, TooLate) as exc:
-            return Outcome(False, f"{host} not drained: {exc}")
+
+        def work(deadline: Deadline) -> Outcome:
+            said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
+            return self._drain(host, said, deadline)
+
+        return self._within(timeout_s, work, f"{host} not drained")
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
         """Undrain the node, if the reason on it is ours."""
-        try:
-            return self._undrain(host, reason, Deadline(timeout_s, self._clockwork))
-        except (RunError, SlurmError, TooLate) as exc:
-            return Outcome(False, f"{host} not undrained: {exc}")
+
+        def work(deadline: Deadline) -> Outcome:
+            return self._undrain(host, reason, deadline)
+
+        return self._within(timeout_s, work, f"{host} not undrained")
 
     def remove(
         self,
@@ -101,28 +103,27 @@ class Slurm:
     ) -> Outcome:
         """Cancel the steps, or jobs, in which the group runs and nobody else."""
         del reason, incident_id  # a cancelled step has no place for them
-        deadline = Deadline(timeout_s, self._clockwork)
-        try:
+
+        def work(deadline: Deadline) -> Outcome:
             targets = targets_of(group, places, self._everyone())
             jobs = {one.job: self._job(one, deadline) for one in targets}
-            said = [self._end(one, jobs[one.job], deadline) for one in targets]
-        except (RunError, SlurmError, TooLate, Refusal) as exc:
-            return Outcome(False, f"{group} not removed: {exc}")
-        except Exception as exc:  # noqa: BLE001 - the registry's answer is not ours
-            return Outcome(False, f"{group} not removed: {type(exc).__name__}: {exc}")
-        return Outcome(True, f"{'; '.join(said)}")
+            return Outcome(
+                True, "; ".join(self._end(one, jobs[one.job], deadline) for one in targets)
+            )
+
+        return self._within(timeout_s, work, f"{group} not removed")
 
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
         """The nodes whose reason begins with our mark."""
         try:
+            ours = mark(self._owner())
             said = self._run(["sinfo", "-h", "-N", "-o", "%N|%E"], timeout_s)
-        except RunError:
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
         if said.status != 0:
             return None
         pairs = (line.split("|", 1) for line in said.out.splitlines() if "|" in line)
-        own = {Host(pair[0].strip()) for pair in pairs if pair[1].startswith(mark(self._owner))}
-        return tuple(sorted(own))
+        return tuple(sorted({Host(name.strip()) for name, why in pairs if why.startswith(ours)}))
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Commands, controller, and whether we may."""
@@ -130,6 +131,16 @@ class Slurm:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+    def _within(
+        self, timeout_s: float, work: Callable[[Deadline], Outcome], failed: str
+    ) -> Outcome:
+        try:
+            return work(Deadline(timeout_s, self._clockwork))
+        except (RunError, SlurmError, TooLate, Refusal) as exc:
+            return Outcome(False, f"{failed}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the registry's, or the store's
+            return Outcome(False, f"{failed}: {type(exc).__name__}: {exc}")
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -161,7 +172,7 @@ class Slurm:
         return Outcome(True, f"undrained {host}{still}: {reason}")
 
     def _is_ours(self, node: Node) -> bool:
-        return node.drained and node.reason.startswith(mark(self._owner))
+        return node.drained and node.reason.startswith(mark(self._owner()))
 
     def _node(self, host: Host, deadline: Deadline) -> Node:
         if not is_node(host):

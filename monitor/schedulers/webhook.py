@@ -18,7 +18,7 @@ from typing import Any, Final
 from monitor.fetch import Answer, Fetcher, FetchError, Question
 from monitor.names import GroupName, Host, IncidentId, RankName
 from monitor.schedulers.deadline import Clockwork, Deadline, TooLate
-from monitor.schedulers.protocol import Check, Everyone, Outcome, Place
+from monitor.schedulers.protocol import Check, Everyone, Outcome, Owner, Place
 from monitor.schedulers.sharing import strangers
 from monitor.schedulers.signature import HEADER, IDEMPOTENCY, sign
 from monitor.schedulers.wording import plain
@@ -44,7 +44,7 @@ class Webhook:
         secret: bytes,
         fetcher: Fetcher,
         everyone: Everyone,
-        owner: str,
+        owner: Owner,
         *,
         name: str = "webhook",
         clockwork: Clockwork | None = None,
@@ -102,7 +102,7 @@ class Webhook:
         """What the receiver lists as held by us; None when it does not list (404, 501)."""
         try:
             said = self._answer("list", {}, Deadline(timeout_s, self._clockwork))
-        except (WebhookError, TooLate):
+        except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
         hosts = said.get("hosts")
         if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
@@ -145,7 +145,7 @@ class Webhook:
     def _answer(
         self, action: str, body: Mapping[str, Any], deadline: Deadline, secret: bytes | None = None
     ) -> Mapping[str, Any]:
-        whole = {"schema": SCHEMA, "action": action, "owner": self._owner, **body}
+        whole = {"schema": SCHEMA, "action": action, "owner": self._owner(), **body}
         key = self._key(action, whole)
         raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
         wait_s, why = _FIRST_RETRY_S, ""

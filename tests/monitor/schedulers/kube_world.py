@@ -31,7 +31,7 @@ class KubeWorld(World):
 
         configuration = client.Configuration(host=self.url)
         configuration.retries = False
-        one = Kubernetes(KubeApi(configuration), lambda: self.everyone(), owner, options)  # noqa: PLW0108
+        one = Kubernetes(KubeApi(configuration), lambda: self.everyone(), lambda: owner, options)  # noqa: PLW0108
         self._open.append(one)
         return one
 

@@ -124,7 +124,7 @@ class WebhookWorld(World):
 
     def made(self, owner: str = OWNER, secret: bytes = SECRET) -> Webhook:
         everyone = lambda: self.everyone()  # noqa: E731, PLW0108 - tests replace it
-        return Webhook(self._url, secret, self._fetcher, everyone, owner)
+        return Webhook(self._url, secret, self._fetcher, everyone, lambda: owner)
 
     def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
         task = f"t-{next(self._tasks)}" if beside is None else beside.labels["task"]

@@ -40,7 +40,7 @@ def places():
 def slurm(cluster, places, monkeypatch):
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environ[name])
-    yield Slurm(lambda: places, OWNER)
+    yield Slurm(lambda: places, lambda: OWNER)
     for node in real_slurm.NODES:
         if "DRAIN" in cluster.state(node):
             cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
@@ -136,7 +136,7 @@ def test_one_task_of_an_array_is_ended_even_if_it_bears_the_arrays_number(cluste
 def test_a_requeued_job_is_pending_again_and_its_next_run_is_not_hit(cluster, slurm, places):
     job = running(cluster, cluster.submit("sleep 60", "--requeue"))
     places.append(place_of("rg_0.0", NODE, {"slurm_job_id": job}))
-    requeuing = Slurm(lambda: places, OWNER, removal=Removal.REQUEUE)
+    requeuing = Slurm(lambda: places, lambda: OWNER, removal=Removal.REQUEUE)
     outcome = requeuing.remove(GroupName("rg_0"), places, REASON, INCIDENT, IN_TIME_S)
     assert outcome.done, outcome.detail
     assert cluster.job_state(job) == "PENDING"
