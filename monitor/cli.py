@@ -16,6 +16,7 @@ from monitor.commands import (
     quarantine,
     replay,
     run,
+    schedulers,
     status,
     stragglers,
 )
@@ -108,6 +109,13 @@ def build_parser() -> argparse.ArgumentParser:
         pause.RESUME_EXAMPLES,
         pause.add_resume_arguments,
         pause.run_resume,
+    )
+    add(
+        "schedulers",
+        "would Slurm, Kubernetes or the webhook do what the monitor asks for?",
+        schedulers.EXAMPLES,
+        schedulers.add_arguments,
+        schedulers.run,
     )
     add(
         "notify",
