@@ -75,7 +75,9 @@ class Heir(GroupSide):
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """Only quorum requests that came before the goodbye are begun."""
-        if stream in self.streams or (self._inheriting and self._blocks.read(block).path == QUORUM_PATH):
+        if stream in self.streams or (
+            self._inheriting and self._blocks.read(block).path == QUORUM_PATH
+        ):
             super().on_headers(stream, block, end=end)
 
 
