@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from monitor.incident import Incident, Milestones
 from monitor.journal.writer import Stats
+from monitor.lease import Standing
 from monitor.names import group_of_replica, split_rank_name
 from monitor.pipeline import RankHealth
 from monitor.self_health import Condition
@@ -191,6 +192,7 @@ class ViewCollector(Collector):
             yield from _lighthouse(view)
             yield from _incidents(view)
             yield from _self(view)
+            yield from _policy(view)
 
 
 class JournalCollector(Collector):
@@ -216,6 +218,28 @@ class JournalCollector(Collector):
             yield counter
         failing = float(stats.problem is not None)
         yield _gauge("journal_failing", "1 while the journal is not written.", (), [((), failing)])
+
+
+class LeaseCollector(Collector):
+    """Whether this monitor acts."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        seen = self._standing()
+        text = "1 while this monitor holds the lease and acts, 0 while it stands by."
+        yield _gauge("monitor_active", text, (), [((), float(seen.active))])
+        text = "Epoch of the lease, as far as this monitor knows; it grows with each handover."
+        yield _gauge("lease_epoch", text, (), [((), float(seen.epoch))])
+        failing = float(seen.problem is not None)
+        text = "1 while the lease can be neither renewed nor looked at."
+        yield _gauge("lease_failing", text, (), [((), failing)])
 
 
 Row = tuple[tuple[str, ...], float]
@@ -332,6 +356,27 @@ def _self(view: View) -> Iterator[Metric]:
     yield _gauge("self_health", text, ("state",), states)
     text = "What thresholds are multiplied by because the monitor doubts itself; 1 when well."
     yield _gauge("self_health_scale", text, (), [((), result.health.scale)])
+
+
+def _policy(view: View) -> Iterator[Metric]:
+    """What holds evictions back on a person's word, and what was learned for them."""
+    now_s, learned = view.snapshot.now_s, view.result.learned
+    text = "1 while a person has paused evictions."
+    yield _gauge("paused", text, (), [((), float(view.snapshot.pause is not None))])
+    text = "1 while the monitor evicts nobody and says whom it would (observe mode)."
+    yield _gauge("observe_mode", text, (), [((), float(view.observe))])
+    text = "Evictions of the last hour, by group: what the budgets count."
+    rows = [((str(group),), float(n)) for group, n in sorted(learned.evictions.items())]
+    yield _gauge("evictions_last_hour", text, ("replica_group",), rows)
+    if learned.eviction_cost_s is not None:
+        text = "Fleet seconds that an eviction costs, measured on this job's."
+        yield _gauge("eviction_cost_seconds", text, (), [((), learned.eviction_cost_s)])
+    if view.rules is not None:
+        text = "Unix time at which the policy was loaded; 0: none was, the defaults hold."
+        yield _gauge("policy_loaded_timestamp_seconds", text, (), [((), view.rules.loaded_s)])
+        open_now = float(view.rules.policy.window(now_s) is not None)
+        text = "1 within a maintenance window of the policy."
+        yield _gauge("maintenance", text, (), [((), open_now)])
 
 
 def _incidents(view: View) -> Iterator[Metric]:

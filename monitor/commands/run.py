@@ -8,20 +8,36 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
+from monitor.commands.policy import refused
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
-from monitor.service import TOKENLESS, Options, Service, StartError, reach
+from monitor.policy.reading import PolicyError
+from monitor.rulebook import Rulebook, effective
+from monitor.service import (
+    TOKENLESS,
+    Options,
+    Service,
+    StartError,
+    journal_beside,
+    reach,
+    state_folder,
+)
+from monitor.store import Place, StoreError, parse_place
 
 log = logging.getLogger("lightkeeper")
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_RELOADS: Final = frozenset({signal.SIGHUP})
+"""Reads the policy again, where there is a file; else it ends the monitor, as it always did."""
 _LAST_TICK_S: Final = 5.0
 
 EXAMPLES = """\
@@ -38,8 +54,15 @@ examples:
         --ca-file ca.pem
   without a record of every tick (256 MB at most, for `lightkeeper replay`):
     lightkeeper monitor --lighthouse http://head:29510 --no-journal
+  a second one that stands by (on the same host; docs/two-monitors.md):
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token --bind 127.0.0.1:8471
+  the same on two hosts (the password in PGPASSFILE):
+    lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+        --store postgresql://lightkeeper@db/lightkeeper
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
+  by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
+    lightkeeper monitor --lighthouse http://head:29510 --policy policy.toml
 
 then: open http://127.0.0.1:8470/ or run `lightkeeper status`
 """
@@ -68,10 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--store",
-        type=Path,
-        metavar="PATH",
-        default=default_store(),
-        help="SQLite file that survives a restart (default: %(default)s)",
+        metavar="PATH|URL",
+        default=os.environ.get("LIGHTKEEPER_STORE") or str(default_store()),
+        help="what survives a restart: a SQLite file, or postgresql://USER@HOST/DATABASE; of "
+        "several monitors on one store one acts, the others stand by (default: LIGHTKEEPER_STORE, "
+        "else %(default)s)",
     )
     parser.add_argument(
         "--evidence-dir",
@@ -86,6 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="N/hour", help="most evictions in any hour (4/hour)")
     parser.add_argument(
         "--observe", action="store_true", help="say what would be evicted, and evict nothing"
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help="TOML file of what may be done about which fault, thresholds, budgets and maintenance "
+        "windows (docs/policy.example.toml); the command line stands above it",
     )
     add_token_option(parser)
     parser.add_argument(
@@ -161,8 +192,7 @@ def _add_journal_options(parser: argparse.ArgumentParser) -> None:
 
 def default_store() -> Path:
     """In the user's state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "lightkeeper" / "monitor.db"
+    return state_folder() / "monitor.db"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -174,24 +204,37 @@ def run(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = _options(args)
+    signals = _SIGNALS if args.policy is None else _SIGNALS | _RELOADS
     # before any thread starts, so that all of them leave the signals to `sigtimedwait`
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         service = Service(options)
     except StartError as exc:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise CommandError(str(exc), USAGE) from exc
     with service:
-        _greet(options, service.url)
+        _greet(options, service)
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive() and signal.sigtimedwait(_SIGNALS, 1.0) is None:
+        while loop.is_alive() and not _told_to_stop(signals, service.reload):
             pass
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
     return DONE
+
+
+def _told_to_stop(signals: frozenset[signal.Signals], reload: Callable[[], None]) -> bool:
+    """Whether a signal to stop came within a second; one to reload is obeyed.
+
+    CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
+    than its timeout, so the signal is looked at.
+    """
+    told = signal.sigtimedwait(signals, 1.0)
+    if told is not None and told.si_signo in signals & _RELOADS:
+        reload()
+    return told is not None and told.si_signo in _SIGNALS
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -205,11 +248,13 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
-    config = _config(args)
+    rules, store = _rules(args), _place(args.store)
+    config = rules.current.config
+    journal = args.journal or journal_beside(store.path)
     return Options(
         config=config,
         bind=args.bind,
-        store=args.store,
+        store=store,
         lighthouse=url,
         targets=args.targets,
         token=read_token(args.token_file),
@@ -219,10 +264,18 @@ def _options(args: argparse.Namespace) -> Options:
         evidence=args.evidence_dir,
         sinks=sinks_of(args, config.notify_expire_s),
         public_url=public_url_of(args),
-        journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
+        journal=None if args.no_journal else journal,
         limits=_limits(args),
+        rules=rules,
         gate=args.gate,
     )
+
+
+def _place(text: str) -> Place:
+    try:
+        return parse_place(text)
+    except StoreError as exc:
+        raise CommandError(str(exc), USAGE) from exc
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -238,12 +291,12 @@ def _limits(args: argparse.Namespace) -> Limits:
     return Limits(int(total_mb * 1e6), int(file_mb * 1e6), args.journal_file_hours * 3600.0)
 
 
-def _config(args: argparse.Namespace) -> KeeperConfig:
+def _rules(args: argparse.Namespace) -> Rulebook:
     chosen: dict[str, Any] = {
         "tick_s": args.tick,
         "min_replicas": args.min_replicas,
         "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
-        "observe": args.observe,
+        "observe": args.observe or None,
     }
     for text in args.set:
         name, equals, value = text.partition("=")
@@ -251,9 +304,11 @@ def _config(args: argparse.Namespace) -> KeeperConfig:
             raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
         chosen[name] = _number(name, value)
     try:
-        return KeeperConfig.from_options(chosen)
+        return Rulebook(effective(args.policy, chosen, loaded_s=time.time()), chosen)
     except ConfigError as exc:
         raise CommandError(str(exc), USAGE) from exc
+    except PolicyError as exc:
+        raise refused(exc) from exc
 
 
 def _number(name: str, text: str) -> float | int:
@@ -276,8 +331,11 @@ def parse_budget(text: str) -> int:
     return int(number)
 
 
-def _greet(options: Options, url: str) -> None:
-    log.info("monitor at %s (pid %d), store %s", url, os.getpid(), options.store)
+def _greet(options: Options, service: Service) -> None:
+    log.info("monitor at %s (pid %d), store %s", service.url, os.getpid(), options.store)
+    standing = service.standing
+    if not standing.active:
+        log.warning("%s", standing.sentence())
     if options.token is None:
         log.warning("%s", TOKENLESS)
     if options.config.observe:

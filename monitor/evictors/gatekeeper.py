@@ -68,8 +68,13 @@ class Gatekeeper:
     ) -> None:
         """Begin; `evictions`: those under way and lately ended, `remembered`: of the last day."""
         self._evictions = evictions
-        self._past.update({one.incident_id: one for one in remembered})
+        self.remember(remembered)
         self._thread.start()
+
+    def remember(self, evictions: Iterable[EvictionProgress]) -> None:
+        """Evictions of another monitor, or of an earlier one."""
+        with self._lock:
+            self._past.update({one.incident_id: one for one in evictions})
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; the gate keeps its list."""

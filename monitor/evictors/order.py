@@ -8,6 +8,10 @@ from typing import Final
 
 from monitor.names import Host, RankName
 from monitor.policy import Evict
+from monitor.snapshot import RungOutcome
+
+AUTHOR: Final = "lightkeeper"
+"""Of what the monitor decided itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,17 @@ class Order:
     accused: tuple[Accused, ...]
     """Every rank of the group, as the deciding tick saw it."""
     asked_s: float
-    author: str = "lightkeeper"
+    author: str = AUTHOR
     refused: str | None = None
     """Why it must not be carried out after all: the group has restarted since."""
     stood: Mapping[RankName, int] = field(default_factory=dict)
     """Culprits that stood still when it was decided, and how many phases they had changed."""
+    decided_s: float | None = None
+    """Time of its decision, where that is not `asked_s`."""
+    attempt: int = 1
+    """More than 1: an earlier attempt was interrupted, and this is the same eviction going on."""
+    before: tuple[RungOutcome, ...] = ()
+    """What the earlier attempt did."""
     evidence: Callable[[], str] | None = None
     """Waits until its evidence is saved, for a few seconds at most by its own account, and says
     what there is; None: none is taken."""

@@ -12,7 +12,7 @@ from typing import Final
 from monitor.clock import Clock
 from monitor.evictors.ladder import Ladder
 from monitor.evictors.look import Life, Looker
-from monitor.evictors.order import Order, Patience
+from monitor.evictors.order import AUTHOR, Order, Patience
 from monitor.evictors.proof import beats_on, shown_out
 from monitor.evictors.rungs import (
     GateRefuses,
@@ -56,6 +56,8 @@ class _Case:
     order: Order
     progress: EvictionProgress
     ended: bool = False
+    dropped: bool = False
+    """Another monitor goes on with it: nothing more is done or recorded here."""
     shown: tuple[str, ...] = ()
     """What shows that it is out, so far."""
 
@@ -74,11 +76,17 @@ class Evictors:
         token: str | None,
         record: Callable[[EvictionProgress], None],
         patience: Patience | None = None,
+        permit: Callable[[], str | None] = lambda: None,
+        durable: Callable[[], bool] = lambda: True,
+        paused: Callable[[], str | None] = lambda: None,
         gate: Refuser | None = None,
         schedulers: Sequence[Scheduler] = (),
         told: Sequence[str] = (),
     ) -> None:
-        """`gate`: who keeps the gate's list; `told`: names of those whom a failure is told to."""
+        """`permit` says why nothing may be done at this moment, or None; `durable` writes to disk
+        what was recorded, and says whether that worked. `gate`: who keeps the gate's list; `told`:
+        names of those whom a failure is told to.
+        """
         self._clock = clock
         self._fetcher = fetcher
         self._registry = registry
@@ -87,6 +95,9 @@ class Evictors:
         self._token = token
         self._record = record
         self._patience = patience or Patience()
+        self._permit = permit
+        self._durable = durable
+        self._paused = paused
         self._gate = gate
         self._schedulers = tuple(schedulers)
         self._told = tuple(told)
@@ -100,35 +111,47 @@ class Evictors:
         self._thread.start()
 
     def restore(self, evictions: Sequence[EvictionProgress]) -> tuple[EvictionProgress, ...]:
-        """Take over what an earlier monitor recorded, as returned; what it left open failed."""
-        since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        settled = []
-        for progress in evictions:
-            ended = progress.gone_s is not None or progress.failed is not None
-            if not ended:
-                progress = replace(progress, failed="the monitor restarted during the eviction")  # noqa: PLW2901
-                self._record(progress)
-            if progress.asked_s >= since_s:
-                settled.append(progress)
+        """Take over what an earlier monitor recorded; returned is what is of the last hour.
+
+        What it left without an end is not under way here: it is asked again, or abandoned, by
+        who decides (`keeper.unfinished`).
+        """
+        lately = self._of_the_last_hour(evictions)
         with self._lock:
-            self._past.extend(settled)
-        return tuple(settled)
+            self._past = [one for one in lately if not one.interrupted]
+        return lately
+
+    def follow(self, evictions: Sequence[EvictionProgress]) -> None:
+        """Nothing is under way here any more; show what the active monitor recorded."""
+        lately = self._of_the_last_hour(evictions)
+        with self._lock:
+            for case in self._cases.values():
+                case.dropped = case.ended = True
+            self._cases, self._news, self._past = {}, [], list(lately)
+
+    def _of_the_last_hour(
+        self, evictions: Sequence[EvictionProgress]
+    ) -> tuple[EvictionProgress, ...]:
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
+        return tuple(one for one in evictions if one.asked_s >= since_s)
 
     def submit(self, order: Order) -> bool:
-        """Take an order; False when this incident's eviction is already under way."""
+        """Take an order; False when this incident's, or group's, eviction is under way already."""
         evict = order.evict
         progress = EvictionProgress(
             incident_id=evict.incident_id,
             group=evict.group,
             replica_id=evict.replica_id,
             asked_s=order.asked_s,
-            rungs=(),
+            rungs=order.before,
+            decided_s=order.decided_s,
+            attempt=order.attempt,
         )
         with self._lock:
+            if any(c.progress.group == evict.group for c in self._cases.values() if not c.ended):
+                return False
             before = self._cases.get(evict.incident_id)
             if before is not None:
-                if not before.ended:
-                    return False
                 self._past.append(before.progress)
             case = self._cases[evict.incident_id] = _Case(order, progress)
         self._record(progress)
@@ -186,7 +209,7 @@ class Evictors:
             self._fail(case, f"its processes are gone, yet {replica_id} still beats: {who}")
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Stop; an eviction under way is recorded as failed."""
+        """Stop; an eviction under way is left as it is, for whoever goes on."""
         self._stop.set()
         self._queue.put(None)
         self._thread.join(timeout_s)
@@ -200,16 +223,21 @@ class Evictors:
             except Exception as exc:
                 log.exception("eviction of %s crashed", case.progress.group)
                 failed = f"the evictor crashed: {type(exc).__name__}: {exc}"
+            if case.dropped or self._stop.is_set():
+                continue
+            self._update(case, failed=failed, ended_s=self._clock.now_s())
             if failed is not None:
                 self._fail(case, failed)
             with self._lock:
                 case.ended = True
                 self._news.append(case.progress)
 
-    def _carry_out(self, case: _Case) -> str | None:
+    def _carry_out(self, case: _Case) -> str | None:  # noqa: C901, PLR0911 - one step after the other
         """Climb until the accused are gone; the reason when they are not."""
         if case.order.refused is not None:
             return case.order.refused
+        if not self._cleared(case):
+            return "it could not be written down in time, so nobody was asked"
 
         def publish(outcome: RungOutcome) -> None:
             self._update(case, rung=outcome)
@@ -220,12 +248,14 @@ class Evictors:
         ladder = self._ladder(case.order)
         if case.order.stood and ladder.look().moving(case.order.stood):
             return RECOVERED
+        if (halted := self._halted(case.order)) is not None:
+            return halted
         denied = quarantine_hosts(
             case.order, self._quarantine, self._clock, self._patience.quarantine_s
         )
         if denied is not None:
             publish(denied)
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or case.dropped):
             look = ladder.look()
             self.note(look.lighthouse)
             if look.all_gone:
@@ -240,13 +270,30 @@ class Evictors:
                 self._update(case, unseen_s=self._clock.now_s(), how=unseen)
                 log.warning("eviction of %s: %s", case.progress.group, unseen)
                 return None
-            failure = ladder.failure(look)
+            failure = ladder.failure(look) or self._halted(case.order)
             if failure is not None:
                 ladder.settle(look, publish)
                 return failure
-            ladder.climb(look, publish)
+            if self._permit() is None:
+                ladder.climb(look, publish)
             self._stop.wait(self._patience.pause_s)
-        return "the monitor was stopped during the eviction"
+        return None  # left to whoever goes on with it
+
+    def _cleared(self, case: _Case) -> bool:
+        """Waits until it is on disk that it begins now, and this monitor may act."""
+        end_s = self._clock.now_s() + self._patience.confirm_s
+        while not (self._stop.is_set() or case.dropped):
+            if self._durable() and self._permit() is None:
+                return True
+            if self._clock.now_s() >= end_s:
+                return False
+            self._stop.wait(self._patience.pause_s)
+        return False
+
+    def _halted(self, order: Order) -> str | None:
+        """Why no further rung may be climbed: a pause stops what the monitor decided."""
+        why = self._paused() if order.author == AUTHOR else None
+        return None if why is None else f"{why}: its other rungs are not climbed"
 
     def _ladder(self, order: Order) -> Ladder:
         looker = Looker(
@@ -310,6 +357,7 @@ class Evictors:
         gone_s: float | None = None,
         left_quorum_s: float | None = None,
         failed: str | None = None,
+        ended_s: float | None = None,
         unseen_s: float | None = None,
         how: str = "",
     ) -> None:
@@ -324,13 +372,14 @@ class Evictors:
                 gone_s=old.gone_s if gone_s is None else gone_s,
                 left_quorum_s=old.left_quorum_s if left_quorum_s is None else left_quorum_s,
                 failed=old.failed if failed is None else failed,
+                ended_s=old.ended_s if ended_s is None else ended_s,
                 unseen_s=old.unseen_s if unseen_s is None else unseen_s,
             )
             if how:
                 case.shown = (*case.shown, how)
             if progress.out and old.confirmed is None:
                 case.progress = progress = replace(progress, confirmed="; ".join(case.shown))
-        if progress != old:
+        if progress != old and not case.dropped:
             self._record(progress)
 
 

@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from monitor.config import KeeperConfig
 from monitor.journal import memory
 from monitor.journal.entries import Head, head_text, tick_text, told
 from monitor.journal.lines import Packer
 from monitor.journal.shelf import Shelf
 from monitor.journal.sightings import SnapshotWriter
 from monitor.pipeline import TickResult
+from monitor.policy import Policy
 from monitor.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -79,17 +81,23 @@ class Journal:
     Args:
         shelf: where to.
         head: with what the run starts; what names the run is filled in.
-        remember: the pipeline's memory; called by `take` only, between two ticks.
+        remember: the pipeline's memory; called between two ticks only.
+        after_tick: the last tick, where the pipeline has seen some: the first file begins with
+            its memory then.
     """
 
     def __init__(
-        self, shelf: Shelf, head: Head, remember: Callable[[], Mapping[str, object]]
+        self,
+        shelf: Shelf,
+        head: Head,
+        remember: Callable[[], Mapping[str, object]],
+        after_tick: int | None = None,
     ) -> None:
         self._shelf = shelf
         self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
         self._remember = remember
         self._changed = threading.Condition()
-        self._queue: deque[_Turn | _Seen] = deque([_Turn(self._head)])
+        self._queue: deque[_Turn | _Seen] = deque()
         self._stats = Stats()
         self._turn_asked = False
         self._broken = False
@@ -104,6 +112,10 @@ class Journal:
         self._head_size = 0
         """The memory of a large fleet may exceed any limit: its ticks get as much room again."""
         self._opened_s = 0.0
+        first = _Turn(self._head)
+        if after_tick is not None:
+            first = self._turn(self._head.began_s, after_tick)
+        self._queue.append(first)
         self._thread = threading.Thread(target=self._write_on, name="journal", daemon=True)
         self._thread.start()
 
@@ -139,13 +151,29 @@ class Journal:
             turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
             if full or not turn:
                 return
-        made = self._turn(snapshot)
+        self._put_turn(snapshot.tick, snapshot.now_s)
+
+    def reconfigure(
+        self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
+    ) -> None:
+        """The ticks after this one are judged by these: a new file begins, whose head says so.
+
+        Call it once the pipeline has taken them, between two ticks.
+        """
+        with self._changed:
+            self._head = replace(self._head, config=config, policy=policy)
+            if self._broken:
+                return  # nothing is written until a new file begins anyway
+        self._put_turn(after_tick, now_s)
+
+    def _put_turn(self, after_tick: int, now_s: float) -> None:
+        made = self._turn(now_s, after_tick)
         with self._changed:
             self._turn_asked = self._broken = False
             self._queue.append(made)
             self._changed.notify_all()
 
-    def _turn(self, snapshot: Snapshot) -> _Turn:
+    def _turn(self, now_s: float, tick: int) -> _Turn:
         """The next file's beginning: all that the pipeline remembers now."""
         frozen, problem = None, None
         try:
@@ -157,10 +185,11 @@ class Journal:
             self._stats = replace(self._stats, incomplete=problem)
         head = replace(
             self._head,
-            began_s=snapshot.now_s,
+            began_s=now_s,
             incidents=(),
             evictions=(),
-            after_tick=snapshot.tick,
+            would=(),
+            after_tick=tick,
             no_memory=problem,
             lost=lost,
         )

@@ -8,6 +8,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -23,9 +24,10 @@ from monitor.names import GroupName, RankName, group_of
 from monitor.pipeline.experience import Experience
 from monitor.pipeline.fleet import fleet_of
 from monitor.pipeline.rank_health import rank_health
-from monitor.pipeline.result import TickResult
+from monitor.pipeline.result import Learned, TickResult
 from monitor.pipeline.roster import DETECTORS, Detector, wanted_records
 from monitor.policy import DEFAULT, Decision, Evict, Guard, Hold, PastEviction, Policy, decide
+from monitor.policy.lessons import cost
 from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.tracker import Tracker
@@ -34,7 +36,7 @@ _T = TypeVar("_T")
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
-_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_policy"})
+_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
 """What a pipeline is given, not what it remembers."""
 
 
@@ -56,6 +58,7 @@ class Pipeline:
         incidents: Sequence[Incident] = (),
         evictions: Sequence[EvictionProgress] = (),
         detectors: Sequence[Detector] = DETECTORS,
+        *,
         policy: Policy = DEFAULT,
         would: Sequence[PastEviction] = (),
     ) -> None:
@@ -64,14 +67,36 @@ class Pipeline:
         self._detectors = tuple(detectors)
         self._history = History.of(config)
         self._tracker = Tracker(config)
-        self._tracker.restore(incidents)
+        self._deciding = True
         self._self_health = SelfHealth(config)
         self._health = Health()
         self._past: list[PastEviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
-        self._experience = Experience(would=list(would))
+        self._experience = Experience()
+        self.go_on(incidents, evictions, would=would)
+
+    def go_on(
+        self,
+        incidents: Sequence[Incident],
+        evictions: Sequence[EvictionProgress],
+        *,
+        would: Sequence[PastEviction] = (),
+        deciding: bool = True,
+    ) -> None:
+        """Go on from what the store holds; what was seen stays.
+
+        Not `deciding`: another monitor decides and acts. Its evictions are under way then, which
+        otherwise somebody left without an end.
+        """
+        before, self._tracker = self._tracker, Tracker(self._config)
+        self._tracker.restore(incidents)
+        self._tracker.warm(before)
+        if deciding:
+            self._tracker.resume([one for one in evictions if one.interrupted])
+        self._deciding, self._past, self._holds = deciding, [], {}
+        self._experience = Experience(self._experience.min_replicas, list(would))
         now_s = max((one.last_seen_s for one in incidents), default=0.0)
-        self._experience.take(incidents, now_s, config)
+        self._experience.take(incidents, now_s, self._config)
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
@@ -120,7 +145,16 @@ class Pipeline:
             },
             unknown=self._unknown(failures),
             health=self._health,
+            learned=self._learned(snapshot.now_s),
         )
+
+    def _learned(self, now_s: float) -> Learned:
+        known, groups = self._experience, len(self._history.groups())
+        price = cost(known.all(), groups, self._config)
+        past = [*self._past, *known.would] if self._config.observe else self._past
+        recent = Counter(one.group for one in past if now_s - one.asked_s < _HOUR_S)
+        measured_s = price.seconds if price.evictions else None
+        return Learned(known.min_replicas, measured_s, price.evictions, dict(recent))
 
     def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
         """Kinds of fault that nobody looked for, and why."""
@@ -204,6 +238,8 @@ class Pipeline:
     # -- deciding --------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        if not self._deciding:
+            return ()
         ripe = [
             incident
             for incident in self._tracker.ripe(snapshot.now_s)
@@ -225,9 +261,7 @@ class Pipeline:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
                     self._tracker.asked(decision.incident_id, snapshot.now_s)
-                    self._past.append(
-                        PastEviction(decision.incident_id, decision.group, snapshot.now_s)
-                    )
+                    self._count(decision, snapshot)
                     emitted.append(decision)
                 case Hold():
                     if decision.would is not None:
@@ -241,12 +275,30 @@ class Pipeline:
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
 
+    def _count(self, decision: Evict, snapshot: Snapshot) -> None:
+        """One more eviction of the hour."""
+        counted = [one for one in self._past if self._counts(one, decision, snapshot)]
+        now_s = snapshot.now_s
+        self._past = [*counted, PastEviction(decision.incident_id, decision.group, now_s)]
+
+    def _counts(self, past: PastEviction, decision: Evict, snapshot: Snapshot) -> bool:
+        """Whether an earlier eviction counts beside this one: to ask again for one that was never
+        taken up, or that was interrupted, is the same eviction.
+        """
+        return past.incident_id != decision.incident_id or any(
+            one.incident_id == past.incident_id and self._same(past, one)
+            for one in snapshot.evictions
+        )
+
+    def _same(self, past: PastEviction, progress: EvictionProgress) -> bool:
+        ack_s = self._config.eviction_ack_s
+        return progress.of_s - ack_s <= past.asked_s <= progress.asked_s + ack_s
+
     def _take_past(self, evictions: Sequence[EvictionProgress]) -> None:
         """Count evictions that were not decided here: by hand, or before a restart."""
         for progress in evictions:
             known = any(
-                past.incident_id == progress.incident_id
-                and abs(past.asked_s - progress.asked_s) <= self._config.eviction_ack_s
+                past.incident_id == progress.incident_id and self._same(past, progress)
                 for past in self._past
             )
             if not known:

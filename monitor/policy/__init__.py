@@ -1,10 +1,10 @@
 """Policy: what to do about a firing incident. Pure; every "no" says which guard, why, until when.
 
 Belongs here: what is asked of policy and what it answers (`decisions`, `facts`), the guards
-(`fault_guards`, `fleet_guards`) and their order (`deciding`), the operator's rules as data (`rules`,
-`windows`) and how they are read from a parsed file (`reading`), and what earlier evictions taught
-(`lessons`). Not here: files, clocks, who carries a decision out. Whoever else needs a decision
-imports this package alone.
+(`fault_guards`, `fleet_guards`) and their order (`deciding`), the operator's rules as data
+(`rules`, `windows`) and how they are read from a parsed file (`reading`, `calendar`, `options`),
+and what earlier evictions taught (`lessons`). Not here: files, clocks, who carries a decision out.
+Whoever only needs a decision imports this package alone.
 """
 
 from monitor.policy.deciding import decide

@@ -11,7 +11,7 @@ from monitor.policy.windows import DAYS, Once, Weekly, Window, moment
 
 _KEYS: Final = ("name", "days", "from", "to")
 _CLOCK: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
-_EXPECTED: Final = "expected a time of the day such as '22:00', or a date such as 2026-12-24T22:00:00Z"
+_EXPECTED: Final = "expected a time such as '22:00', or a date such as 2026-12-24T22:00:00Z"
 _NAME_MAX: Final = 100
 
 
@@ -22,11 +22,13 @@ def window_from(held: Any, where: str, problems: list[str]) -> Window | None:
         return None
     before = len(problems)
     problems += [
-        f"{where}.{key}: unknown key, expected {', '.join(_KEYS)}" for key in held if key not in _KEYS
+        f"{where}.{key}: unknown key, expected {', '.join(_KEYS)}"
+        for key in held
+        if key not in _KEYS
     ]
     name = held.get("name", where)
     if not isinstance(name, str) or not name.strip() or len(name) > _NAME_MAX:
-        problems.append(f"{where}.name: is {name!r}, expected a text of 1 to {_NAME_MAX} characters")
+        problems.append(f"{where}.name: is {name!r}, expected 1 to {_NAME_MAX} characters")
     begins = _time(held, "from", where, problems)
     ends = _time(held, "to", where, problems)
     days = _days(held, where, problems)
@@ -37,13 +39,11 @@ def window_from(held: Any, where: str, problems: list[str]) -> Window | None:
         return Weekly(name, days, _second(begins), _second(ends))
     if isinstance(begins, datetime) and isinstance(ends, datetime):
         return _once(Once(name, begins.timestamp(), ends.timestamp()), held, where, problems)
-    problems.append(f"{where}: from and to are of two sorts: both a time of the day, or both a date")
+    problems.append(f"{where}: from and to are of two sorts, expected two times or two dates")
     return None
 
 
-def _once(
-    window: Once, held: Mapping[str, Any], where: str, problems: list[str]
-) -> Once | None:
+def _once(window: Once, held: Mapping[str, Any], where: str, problems: list[str]) -> Once | None:
     if "days" in held:
         problems.append(f"{where}.days: only for times of the day, from and to are dates here")
     elif window.to_s <= window.from_s:

@@ -95,7 +95,7 @@ def group_budget(case: Case) -> Objection | None:
     """Too many evictions of this very group within the hour."""
     recent = _recent(case, (one for one in case.past if one.group == case.group))
     limit = case.config.budget_per_group
-    if len(recent) < limit:
+    if not limit or len(recent) < limit:
         return None
     return Objection(
         f"{limit} evictions an hour of {case.group} are used up",

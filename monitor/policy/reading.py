@@ -18,6 +18,7 @@ from monitor.policy.rules import DEFAULT, Action, Policy
 from monitor.policy.windows import Window
 
 _TABLES: Final = ("policy", "actions", "guards", "thresholds", "maintenance")
+_OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
 _MODES: Final = ("act", "observe")
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -51,8 +52,8 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
     ]
     options = {
         **_mode(_table(data, "policy", problems), problems),
-        **_options(data, "guards", GUARDS, "thresholds", THRESHOLDS, problems),
-        **_options(data, "thresholds", THRESHOLDS, "guards", GUARDS, problems),
+        **_options(data, "guards", problems),
+        **_options(data, "thresholds", problems),
     }
     actions = {**DEFAULT.actions, **_actions(_table(data, "actions", problems), problems)}
     windows = _windows(data.get("maintenance", []), problems)
@@ -97,16 +98,15 @@ def _mode(table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     return {MODE: mode == "observe"}
 
 
-def _options(
-    data: Mapping[str, Any], name: str, known: tuple[str, ...],
-    other: str, elsewhere: tuple[str, ...], problems: list[str],
-) -> dict[str, Any]:  # fmt: skip
+def _options(data: Mapping[str, Any], name: str, problems: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    known = _OPTIONS[name]
     for key, value in _table(data, name, problems).items():
-        if key in elsewhere:
-            problems.append(f"{name}.{key}: belongs into table [{other}]")
-        elif key not in known:
+        other = next((table for table, names in _OPTIONS.items() if key in names), None)
+        if other is None:
             problems.append(f"{name}.{key}: unknown key, {suggestion(key, known)}")
+        elif other != name:
+            problems.append(f"{name}.{key}: belongs into table [{other}]")
         elif (problem := problem_of(key, value)) is not None:
             problems.append(f"{name}.{key}: {problem}")
         else:
@@ -114,9 +114,7 @@ def _options(
     return found
 
 
-def _actions(
-    table: Mapping[str, Any], problems: list[str]
-) -> dict[tuple[Kind, Severity], Action]:
+def _actions(table: Mapping[str, Any], problems: list[str]) -> dict[tuple[Kind, Severity], Action]:
     """`kind = action`, or `kind = {severity = action}`."""
     found: dict[tuple[Kind, Severity], Action] = {}
     for name, said in table.items():

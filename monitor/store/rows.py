@@ -9,6 +9,7 @@ from typing import Any
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.policy import PastEviction
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome, RungResult
 
 
@@ -30,7 +31,7 @@ class DecisionRow:
     incident_id: IncidentId
     at_s: float
     action: str
-    """`evict` or `hold`."""
+    """`evict`, `hold`, or `would_evict`: held back by observe mode alone."""
     guard: str | None
     reason: str
     state: DecisionState = DecisionState.HELD
@@ -43,7 +44,8 @@ class DecisionRow:
     outcome: str = ""
     """What came of it, once it has ended."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations."""
+    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations; of a
+    hold what would release it; of one by observe mode both, and the rungs it would have climbed."""
 
     @property
     def open(self) -> bool:
@@ -54,6 +56,14 @@ class DecisionRow:
     def accused(self) -> Mapping[RankName, str]:
         """Rank -> incarnation that may be ended; empty when an earlier version wrote it."""
         return {RankName(rank): str(one) for rank, one in self.body.get("accused", {}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who writes: only while the lease's row says so in the same transaction."""
+
+    holder: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,14 @@ class Remembered:
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
 
+    def would(self) -> tuple[PastEviction, ...]:
+        """Evictions that observe mode had held back, oldest first."""
+        return tuple(
+            PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+            for row in self.decisions
+            if row.action == "would_evict" and "group" in row.body
+        )
+
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
     """An eviction in plain JSON types, for the store and the API."""
@@ -95,6 +113,7 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
         "asked_s": progress.asked_s,
         "decided_s": progress.decided_s,
         "attempt": progress.attempt,
+        "ended_s": progress.ended_s,
         "rungs": [
             {
                 "rung": str(rung.rung),
@@ -124,6 +143,7 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
         asked_s=body["asked_s"],
         decided_s=body.get("decided_s"),
         attempt=body.get("attempt", 1),
+        ended_s=body.get("ended_s"),
         rungs=tuple(
             RungOutcome(
                 rung=Rung(rung["rung"]),

@@ -15,6 +15,7 @@ it the writer, with nothing pending from an earlier time. Without either it writ
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,20 +23,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from monitor.incident import Incident, incident_to_json
 from monitor.names import Host, RankName
-from monitor.policy import Decision, Evict
-from monitor.snapshot import EvictionProgress
+from monitor.policy import Decision, Evict, Hold
+from monitor.snapshot import EvictionProgress, Rung
 from monitor.store.place import Place, StoreError, parse_place
 from monitor.store.reading import remembered
 from monitor.store.rows import (
     DecisionRow,
     DecisionState,
+    Fence,
     QuarantineEntry,
     Remembered,
     eviction_to_json,
 )
 
 if TYPE_CHECKING:
-    from monitor.store.database import Database, Fence, Key
+    from monitor.store.database import Database, Key
+
+log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 1.0
 """Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
@@ -131,8 +135,12 @@ class Store:
         *,
         author: str = "lightkeeper",
         accused: Mapping[RankName, str] | None = None,
+        rungs: Sequence[Rung] = (),
     ) -> DecisionRow:
-        """Remember a decision; `flush` before it is carried out."""
+        """Remember a decision; `flush` before it is carried out.
+
+        `rungs`: those that an eviction would have climbed which observe mode held back.
+        """
         if isinstance(decision, Evict):
             body = {
                 "group": decision.group,
@@ -146,9 +154,11 @@ class Store:
             )  # fmt: skip
         else:
             guard = str(decision.guard)
+            action = "hold" if decision.would is None else "would_evict"
             row = DecisionRow(
-                decision.incident_id, at_s, "hold", guard, decision.reason, epoch=self._epoch
-            )
+                decision.incident_id, at_s, action, guard, decision.reason, epoch=self._epoch,
+                body=_held(decision, rungs),
+            )  # fmt: skip
         self.save_decision_row(row)
         return row
 
@@ -252,11 +262,16 @@ class Store:
         self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
     ) -> tuple[str | None, tuple[Key, ...]]:
         """One transaction; why it failed, and rows that can never be written."""
+        if not batch:  # another flush was quicker
+            return None, ()
         try:
             with self._disk:
                 return None, self.database.write(batch, fence)
         except StoreError as exc:
             return str(exc), ()
+        except Exception as exc:  # a bug must not end the thread: nothing would be written again
+            log.exception("the store crashed")
+            return f"{type(exc).__name__}: {exc}", ()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -272,3 +287,16 @@ class Store:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
         self.errors += unreadable
         return found
+
+
+def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
+    """What is remembered of a hold beside its reason."""
+    body: dict[str, Any] = {"release": hold.release}
+    if hold.would is not None:
+        body |= {
+            "group": hold.would.group,
+            "replica_id": hold.would.replica_id,
+            "quarantine": list(hold.would.quarantine),
+            "rungs": [str(rung) for rung in rungs],
+        }
+    return body

@@ -13,7 +13,7 @@ from monitor.metrics import Instruments
 from monitor.notify import Known, Office, Terms
 from monitor.notify.sinks import Sink
 from monitor.store import DecisionRow
-from tests.monitor.shell.fakes import Page, FakeServer, wait_until
+from tests.monitor.shell.fakes import FakeServer, Page, wait_until
 from tests.monitor.shell.test_store import incident
 
 NOW_S = 1_000_000.0
