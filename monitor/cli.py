@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 
 from monitor.commands import (
     analyze,
+    gate,
     notify,
     pause,
     policy,
     quarantine,
     replay,
     run,
+    schedulers,
     status,
     stragglers,
 )
@@ -60,6 +62,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
     add(
+        "gate",
+        "in front of the Lighthouse: keeps evicted and quarantined groups out of the quorum",
+        gate.EXAMPLES,
+        gate.add_arguments,
+        gate.carry_out,
+    )
+    add(
         "status",
         "what the monitor sees now",
         status.STATUS_EXAMPLES,
@@ -100,6 +109,13 @@ def build_parser() -> argparse.ArgumentParser:
         pause.RESUME_EXAMPLES,
         pause.add_resume_arguments,
         pause.run_resume,
+    )
+    add(
+        "schedulers",
+        "would Slurm, Kubernetes or the webhook do what the monitor asks for?",
+        schedulers.EXAMPLES,
+        schedulers.add_arguments,
+        schedulers.run,
     )
     add(
         "notify",

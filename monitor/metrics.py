@@ -98,6 +98,18 @@ class Instruments:
             registry=made,
         )
 
+        self.scheduler_requests = Counter(
+            "lightkeeper_scheduler_requests_total",
+            "Requests by which a scheduler follows the quarantine list, by action and outcome.",
+            ("scheduler", "action", "outcome"),
+            registry=made,
+        )
+        self.scheduler_hosts = LiveGauge(
+            "lightkeeper_scheduler_hosts",
+            "Quarantined hosts by who keeps them out: ours, foreign (somebody else), failing.",
+            ("scheduler", "state"),
+            registry=made,
+        )
         self.evidence = Counter(
             "lightkeeper_evidence_captures_total",
             "Captures of evidence, by moment (firing, eviction) and outcome.",

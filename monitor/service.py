@@ -38,7 +38,9 @@ from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook, standing
-from monitor.schedulers.protocol import Scheduler
+from monitor.schedulers.build import SchedulerOptions
+from monitor.schedulers.kube_api import KubeUnusableError
+from monitor.schedulers.opening import follow, open_schedulers
 from monitor.snapshot import EvictionProgress, LighthouseAway
 from monitor.store import Place, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
@@ -83,12 +85,12 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
+    """Who is told of quarantine."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
     gate: str | None = None
     """Admin port of the gate in front of the Lighthouse; None: there is none."""
-    schedulers: tuple[Scheduler, ...] = ()
-    """Who can end a group when nobody else could."""
 
 
 class Service:
@@ -105,7 +107,7 @@ class Service:
         """For messages to people."""
         try:
             self._start()
-        except (ServeError, StoreError, TargetsError, CaError) as exc:
+        except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
             self._stack.close()
             raise StartError(str(exc)) from exc
         except BaseException:
@@ -154,6 +156,11 @@ class Service:
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
         gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
+        schedulers = open_schedulers(
+            options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
+        )
+        for one in schedulers:
+            stack.callback(one.close)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -167,7 +174,7 @@ class Service:
             durable=store.flush,
             paused=pause.why,
             gate=gatekeeper,
-            schedulers=options.schedulers,
+            schedulers=schedulers,
             told=[sink.name for sink in options.sinks],
         )
         stack.callback(evictors.close)
@@ -194,6 +201,12 @@ class Service:
             office = self._office(store, lease, held, instruments, server.url)
             return Deeds(office, self._journal(pipeline, held, evictions, last_tick))
 
+        def may_drain() -> bool:
+            return not self.rules.current.config.observe and lease.why_not() is None
+
+        followers = follow(schedulers, quarantine, may_drain, instruments)
+        if followers is not None:
+            stack.callback(followers.close)
         parts = Parts(
             config=options.config,
             clock=clock,
@@ -213,6 +226,7 @@ class Service:
             rulebook=self.rules,
             pause=pause,
             gatekeeper=gatekeeper,
+            schedulers=followers,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)

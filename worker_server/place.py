@@ -12,7 +12,7 @@ same reason a value that is too long is left out and never cut.
     pod                 POD_NAME; else, in a pod, the host's name (unless it has the node's network)
     namespace           POD_NAMESPACE; else, in a pod, the service account's file
     pod_uid             POD_UID; else, in a pod, the kubelet's path of a mount such as /etc/hosts
-    node                K8S_NODE_NAME; in a pod NODE_NAME too
+    node                in a pod: K8S_NODE_NAME, NODE_NAME, LIGHTKEEPER_HOST
 
 LIGHTKEEPER_PLACE=key=value,key=value adds what a scheduler of one's own needs (the webhook gets
 it), and overrides.
@@ -71,7 +71,8 @@ def place_from(
 
 def _pod(environ: Mapping[str, str], hostname: Callable[[], str], read: Read) -> dict[str, str]:
     uid = environ.get("POD_UID") or _uid(read(_MOUNTS))
-    node = environ.get("K8S_NODE_NAME") or environ.get("NODE_NAME", "")
+    named = (environ.get(one) for one in ("K8S_NODE_NAME", "NODE_NAME", "LIGHTKEEPER_HOST"))
+    node = next((one for one in named if one), "")
     name = environ.get("POD_NAME") or hostname()
     if not environ.get("POD_NAME") and name == node:
         name = ""  # the pod has the node's network, and its name

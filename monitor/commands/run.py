@@ -16,6 +16,7 @@ from typing import Any, Final
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
 from monitor.commands.policy import refused
+from monitor.commands.schedulers import add_scheduler_options, schedulers_of
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
@@ -61,6 +62,8 @@ examples:
         --store postgresql://lightkeeper@db/lightkeeper
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
+  keep quarantined hosts out of Slurm (or kubernetes, or webhook=URL; docs/slurm.md):
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token --scheduler slurm
   by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
     lightkeeper monitor --lighthouse http://head:29510 --policy policy.toml
 
@@ -156,6 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="any other threshold of monitor/config.py, repeatable",
     )
     add_notify_options(parser)
+    add_scheduler_options(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is held and why")
 
 
@@ -268,6 +272,7 @@ def _options(args: argparse.Namespace) -> Options:
         limits=_limits(args),
         rules=rules,
         gate=args.gate,
+        schedulers=schedulers_of(args),
     )
 
 

@@ -79,7 +79,7 @@ def parse_denial(data: Any) -> Denial:
     if not isinstance(data, Mapping):
         raise DenialError(f"a denial is an object, not {type(data).__name__}")
     try:
-        scope = Scope(data.get("scope"))
+        scope = Scope(str(data.get("scope")))
     except ValueError as exc:
         known = ", ".join(Scope)
         raise DenialError(f"scope is {str(data.get('scope'))[:40]!r}, expected {known}") from exc

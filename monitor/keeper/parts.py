@@ -22,6 +22,7 @@ from monitor.policy import PastEviction, Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook
+from monitor.schedulers.follow import Followers
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
@@ -93,3 +94,4 @@ class Parts:
     rulebook: Rulebook | None = None
     pause: PauseSwitch | None = None
     gatekeeper: Gatekeeper | None = None
+    schedulers: Followers | None = None

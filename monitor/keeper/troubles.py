@@ -24,7 +24,10 @@ def troubles(
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
     if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
         yield f"the lease cannot be renewed ({problem}): nobody acts"
-    several = (parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper)
+    several = (
+        parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper,
+        parts.schedulers,
+    )  # fmt: skip
     for part in several:
         if part is not None:
             yield from part.troubles()

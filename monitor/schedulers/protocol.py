@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from monitor.names import GroupName, Host, IncidentId, RankName
+
+DETAIL_MAX_CHARS: Final = 600
+"""It goes into stories, messages and tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,12 @@ class Outcome:
     done: bool
     """Whether what was asked for is so now, by this call or before it."""
     detail: str
+    ours: bool = True
+    """False: it is so by somebody else's hand, who may undo it; we shall not."""
+
+    def __post_init__(self) -> None:
+        line = "".join(char if char.isprintable() else " " for char in self.detail)
+        object.__setattr__(self, "detail", " ".join(line.split())[:DETAIL_MAX_CHARS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,19 @@ class Place:
 
 Everyone = Callable[[], Sequence[Place]]
 """The places of all ranks that are known now, of every group: what must not be hit with one."""
+
+
+Owner = Callable[[], str]
+"""The name of the quarantine list whose marks are ours; asked for when there is one to make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be there for a scheduler to work, and whether it is."""
+
+    what: str
+    ok: bool
+    said: str
 
 
 class Scheduler(Protocol):
@@ -65,4 +87,16 @@ class Scheduler(Protocol):
         timeout_s: float,
     ) -> Outcome:
         """End what runs one group at these places, and nothing of any other group."""
+        ...
+
+    def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
+        """The hosts that bear our cordon now; None when that cannot be told."""
+        ...
+
+    def checks(self, timeout_s: float) -> Sequence[Check]:
+        """What would work, tried without changing anything."""
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
         ...
