@@ -142,9 +142,9 @@ class Gatekeeper:
         """Look once, and teach if what it shows is not what it should have."""
         view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
         self._note(view)
+        wanted = self.wanted()  # also of a standby: it remembers what the active one evicts
         if isinstance(view, GateAway) or not self._may():
             return
-        wanted = self.wanted()
         if _same(wanted, view.denied, self._clock.now_s()):
             self._problem = None
             return
