@@ -13,6 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
+from monitor.audit.case import Terms
+from monitor.audit.logfile import LogFile
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
@@ -23,10 +25,12 @@ from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
 from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
+from monitor.keeper.auditor import Auditor
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, ViewCollector
 from monitor.names import IncidentId
-from monitor.notify import Office, Sink, Terms
+from monitor.notify import Office, Sink
+from monitor.notify import Terms as NotifyTerms
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
@@ -73,6 +77,10 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    audit_log: Path | None = None
+    """Where decisions are written for auditors; None: nowhere but into the store."""
+    audit_log_bytes: int = 64_000_000
+    """When a new file is begun."""
 
 
 class Service:
@@ -181,6 +189,7 @@ class Service:
             evidence=evidence,
             notify=self._office(store, remembered, instruments, server.url),
             journal=journal,
+            auditor=self._auditor(store, remembered, instruments),
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -195,6 +204,24 @@ class Service:
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
 
+    def _auditor(self, store: Store, remembered: Remembered, instruments: Instruments) -> Auditor:
+        options, log = self._options, None
+        config = options.config
+        if options.audit_log is not None:
+            try:
+                log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
+            except OSError as exc:
+                why = exc.strerror or str(exc)
+                raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
+            self._stack.callback(log.close)
+        terms = Terms(
+            gpus_per_rank=config.gpus_per_rank,
+            job_timeout_s=config.job_timeout_s,
+            horizon_s=config.straggler_horizon_s,
+            follow_s=config.follow_s,
+        )
+        return Auditor(store, instruments, terms, remembered, log)
+
     def _office(
         self, store: Store, remembered: Remembered, instruments: Instruments, url: str
     ) -> Office | None:
@@ -207,7 +234,7 @@ class Service:
         fetcher = Fetcher(None if ca_file is None else trust_also(ca_file), proxies=True)
         self._stack.callback(fetcher.close)
         config = options.config
-        terms = Terms(
+        terms = NotifyTerms(
             url=options.public_url or _for_people(url),
             hold_s=config.notify_hold_s,
             give_up_s=config.notify_give_up_s,
@@ -242,6 +269,7 @@ class Service:
             token=self._options.token,
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
+            review=keeper.review,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
         )
 

@@ -11,6 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from monitor.audit.account import account, account_to_json
+from monitor.audit.books import Books
+from monitor.audit.case import Case
+from monitor.audit.review import review_to_json
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
@@ -66,6 +70,8 @@ class View:
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    """What accounts are made from."""
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
 
@@ -251,9 +257,15 @@ def _finite(value: float | None) -> float | None:
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
+def case_of(view: View, incident: Incident) -> Case:
+    """Everything that the account of an incident is made from."""
+    rows = view.decisions.get(incident.id, ())
+    return view.books.case(incident, rows, view.snapshot.now_s)
+
+
 def incident_json(view: View, incident: Incident) -> dict[str, Any]:
     """One incident for a reader: its story, what was decided, and how the eviction went."""
-    verdict = incident.verdict
+    verdict, case = incident.verdict, case_of(view, incident)
     eviction = view.evictions.get(incident.id)
     return {
         "id": incident.id,
@@ -281,6 +293,9 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
             for row in view.decisions.get(incident.id, ())
         ],
         "eviction": None if eviction is None else eviction_to_json(eviction),
+        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
+        "account": account_to_json(account(case)),
+        "review": None if case.review is None else review_to_json(case.review),
         "bundle": _bundle_json(view, incident.id),
     }
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from monitor.audit.books import Books
+from monitor.audit.review import Review
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
+from monitor.incident import Incident
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
@@ -33,7 +36,7 @@ from monitor.snapshot import (
     Unreachable,
     Vitals,
 )
-from monitor.store import Remembered
+from monitor.store import DecisionRow, Remembered
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
 
@@ -207,10 +210,13 @@ class Keeper:
         parts.instruments.count_incidents(result.changed, [one for one in before if one])
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
+        rows = []
         for decision in result.decisions:
             row = parts.store.save_decision(decision, snapshot.now_s)
             self._chronicle.take_decision(row)
             self._log(decision)
+            rows.append(row)
+        self._audit(snapshot, result, {one.id: one for one in before if one}, rows)
         parts.store.flush()
         for decision in result.decisions:
             if isinstance(decision, Evict):
@@ -221,6 +227,21 @@ class Keeper:
                 parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _audit(
+        self,
+        snapshot: Snapshot,
+        result: TickResult,
+        before: Mapping[IncidentId, Incident],
+        rows: Sequence[DecisionRow],
+    ) -> None:
+        """Note what the account of an incident needs, before anything is carried out."""
+        parts, chronicle = self._parts, self._chronicle
+        if parts.auditor is not None:
+            with self._part("audit"):
+                hosts = parts.quarantine.active()
+                parts.auditor.took_place(snapshot, result.changed, before, rows, hosts)
+                parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
@@ -276,8 +297,23 @@ class Keeper:
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
+            books=Books() if parts.auditor is None else parts.auditor.books,
             troubles=(*self._notes, *troubles(parts, result, self._broken)),
         )
+
+    # -- said afterwards ----------------------------------------------------------------------
+
+    def review(self, incident_id: IncidentId, said: Review) -> None:
+        """A person judged an incident.
+
+        Raises:
+            NotPossible: there is no such incident, or nobody keeps books.
+        """
+        auditor = self._parts.auditor
+        if auditor is None or self._chronicle.get(incident_id) is None:
+            raise NotPossible(f"no such incident: {incident_id}")
+        auditor.review(incident_id, said)
+        self._parts.store.flush()
 
     # -- by hand ------------------------------------------------------------------------------
 
@@ -295,7 +331,10 @@ class Keeper:
             raise NotPossible(f"{group} is being evicted already")
         incident_id = IncidentId(f"manual-{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
-        self._parts.store.save_decision(evict, self._parts.clock.now_s())
+        row = self._parts.store.save_decision(evict, self._parts.clock.now_s())
+        self._chronicle.take_decision(row)
+        if self._parts.auditor is not None:
+            self._parts.auditor.by_hand(row, group)
         self._parts.store.flush()
         incident = self._chronicle.get(incident_id)
         order = order_for(evict, view.snapshot, incident, author="a person")

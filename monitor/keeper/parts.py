@@ -10,6 +10,7 @@ from monitor.config import KeeperConfig
 from monitor.evictors import Evictors
 from monitor.evidence import Evidence
 from monitor.journal.writer import Journal
+from monitor.keeper.auditor import Auditor
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
@@ -49,3 +50,4 @@ class Parts:
     evidence: Evidence | None = None
     notify: Office | None = None
     journal: Journal | None = None
+    auditor: Auditor | None = None

@@ -22,6 +22,8 @@ def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Ite
         yield from parts.evidence.troubles()
     if parts.notify is not None:
         yield from parts.notify.troubles()
+    if parts.auditor is not None:
+        yield from parts.auditor.troubles()
     if parts.journal is not None:
         yield from parts.journal.troubles()
     for part, problem in sorted(broken.items()):

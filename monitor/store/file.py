@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS quarantine (
 CREATE TABLE IF NOT EXISTS targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS notices (
     sink TEXT, key TEXT, body TEXT NOT NULL, PRIMARY KEY (sink, key));
+CREATE TABLE IF NOT EXISTS audit (
+    incident_id TEXT, part TEXT, body TEXT NOT NULL, PRIMARY KEY (incident_id, part));
 """
 
 
@@ -104,7 +106,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             " WHERE state = 'resolved' ORDER BY first_seen_s DESC LIMIT -1 OFFSET ?)",
             (RESOLVED_KEPT,),
         )
-        for table in ("transitions", "decisions", "evictions"):
+        for table in ("transitions", "decisions", "evictions", "audit"):
             db.execute(
                 f"DELETE FROM {table} WHERE incident_id NOT IN (SELECT id FROM incidents)"  # noqa: S608
                 " AND incident_id NOT LIKE 'manual-%'"

@@ -49,6 +49,8 @@ class Remembered:
     targets: tuple[Mapping[str, Any], ...] = ()
     notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
     """Sink, key, and what it was told."""
+    audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
+    """Incident, part (`keeper.auditor`), and what was noted."""
 
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:

@@ -150,6 +150,11 @@ class Store:
         row = None if body is None else {"body": json.dumps(body)}
         self._put("notices", {"sink": sink, "key": key}, row)
 
+    def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
+        """Remember what an incident's account needs."""
+        key = {"incident_id": incident_id, "part": part}
+        self._put("audit", key, {"body": json.dumps(body)})
+
     def _put(self, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
         with self._changed:
             self._pending[table, tuple(key.items())] = row
@@ -242,5 +247,11 @@ class Store:
             notices=tuple(
                 (sink, key, json.loads(body))
                 for sink, key, body in rows("SELECT sink, key, body FROM notices ORDER BY key")
+            ),
+            audit=tuple(
+                (IncidentId(incident_id), part, json.loads(body))
+                for incident_id, part, body in rows(
+                    "SELECT incident_id, part, body FROM audit ORDER BY incident_id, part"
+                )
             ),
         )
