@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import analyze, notify, quarantine, replay, run, status, stragglers
+from monitor.commands import analyze, incidents, notify, quarantine, replay, run, status, stragglers
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -59,9 +59,9 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "incidents",
         "what went wrong, and what was done",
-        status.INCIDENTS_EXAMPLES,
-        status.add_incidents_arguments,
-        status.run_incidents,
+        incidents.EXAMPLES,
+        incidents.add_arguments,
+        incidents.run,
     )
     add(
         "quarantine",

@@ -26,7 +26,9 @@ reviewing.before_request(guard)
 def incident(prefix: str) -> Response:
     """One incident with its story; the beginning of its id will do."""
     view = the_view()
-    return answer({"schema": SCHEMA, **incident_json(view, one_of(view, prefix))})
+    journal = the_desk().journal
+    more = {"journal": None if journal is None else str(journal)}
+    return answer({"schema": SCHEMA, **incident_json(view, one_of(view, prefix)), **more})
 
 
 @auditing.get("/v1/incidents.csv")

@@ -42,6 +42,8 @@ class Desk:
     """Whether anybody who reaches the monitor may read ranks through it."""
     review: Callable[[IncidentId, Review], None] = lambda _, __: None
     """Raises `NotPossible`."""
+    journal: Path | None = None
+    """Folder of the journal, for who replays it."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
 

@@ -1,4 +1,4 @@
-"""The account of one incident: who decided, how long each part took, what it cost and saved. Pure."""
+"""The account of one incident: who decided, how long each part took, what it cost. Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from monitor.audit.case import Case, Terms, sound_evictions, sound_rows
+from monitor.audit.case import DEFAULTS, Case, Terms, sound_evictions, sound_rows
 from monitor.audit.facts import FleetFacts
 from monitor.audit.review import Review
 from monitor.incident import Incident
@@ -22,7 +22,7 @@ class Books:
     reviews: Mapping[IncidentId, Review] = field(default_factory=dict)
     evictions: Mapping[IncidentId, Sequence[EvictionProgress]] = field(default_factory=dict)
     """All, where the view has the latest of each incident."""
-    terms: Terms = Terms()
+    terms: Terms = DEFAULTS
 
     def case(self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float) -> Case:
         """Everything that belongs to one incident."""

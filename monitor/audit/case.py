@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from monitor.audit.facts import FleetFacts
 from monitor.audit.review import Review
@@ -36,6 +36,9 @@ class Terms:
     def weight(self) -> float:
         """Of one rank-second."""
         return self.gpus_per_rank if self.gpus_per_rank > 0 else 1.0
+
+
+DEFAULTS: Final = Terms()
 
 
 def is_time(value: object) -> TypeGuard[float]:
@@ -75,7 +78,7 @@ class Case:
     """Oldest first (`sound_evictions`)."""
     facts: FleetFacts | None = None
     review: Review | None = None
-    terms: Terms = Terms()
+    terms: Terms = DEFAULTS
 
     @property
     def began_s(self) -> float:

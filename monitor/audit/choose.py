@@ -1,4 +1,4 @@
-"""Which incidents somebody asks for: by time, kind and group, or by the beginning of an id. Pure."""
+"""Which incidents somebody asks for: by time, kind and group, or by how its id begins. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from monitor.detectors.verdict import Kind
 NO_FACTS = "nobody counted the ranks when it fired"
 
 
-def lost_by_others(case: Case) -> Amount:
+def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
     """What the other groups waited: from the fault until they committed again."""
     facts, verdict = case.facts, case.incident.verdict
     if case.incident.milestones.firing_s is None:
@@ -93,10 +93,7 @@ def eviction_cost(case: Case) -> Amount:
         return unknown(NO_FACTS)
     away = _away(case, facts, asked_s)
     commit_s = case.incident.milestones.survivor_commit_s
-    if commit_s is None:
-        most_s = None
-    else:
-        most_s = facts.others * max(0.0, commit_s - asked_s)
+    most_s = None if commit_s is None else facts.others * max(0.0, commit_s - asked_s)
     stall = Amount(0.0, most_s, f"{_ranks(facts.others)} needed a new quorum")
     return away.plus(stall)
 

@@ -21,7 +21,14 @@ Line = dict[str, Any]
 
 
 def line(
-    at_s: float, event: str, by: str, what: str, why: str, incident: str | None = None, **more: Any
+    at_s: float,
+    event: str,
+    by: str,
+    what: str,
+    why: str,
+    *,
+    incident: str | None = None,
+    **more: Any,
 ) -> Line:
     """One line."""
     made = {"at": _utc(at_s), "at_s": round(at_s, 3), "event": event, "by": by, "what": what}
@@ -39,7 +46,9 @@ def _utc(at_s: float) -> str | None:
 def decision(row: DecisionRow, group: str, by: str = OURSELVES) -> Line:
     """What was decided."""
     what = f"{row.action} {group}".strip()
-    return line(row.at_s, "decision", by, what, row.reason, row.incident_id, guard=row.guard)
+    return line(
+        row.at_s, "decision", by, what, row.reason, incident=row.incident_id, guard=row.guard
+    )
 
 
 def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
@@ -48,7 +57,7 @@ def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
     for step in after.story:
         if (step.at_s, step.to) not in known and step.to in (State.FIRING, State.RESOLVED):
             what = f"{after.kind} {', '.join(after.groups) or 'nobody'} {step.to}"
-            yield line(step.at_s, "incident", OURSELVES, what, step.reason, after.id)
+            yield line(step.at_s, "incident", OURSELVES, what, step.reason, incident=after.id)
 
 
 def rungs(
@@ -65,7 +74,7 @@ def rungs(
         at_s = rung.started_s if rung.finished_s is None else rung.finished_s
         result = getattr(rung, "result", None)
         yield line(
-            at_s, "rung", by, what, rung.detail, after.incident_id,
+            at_s, "rung", by, what, rung.detail, incident=after.incident_id,
             result=None if result is None else str(result),
         )  # fmt: skip
     yield from _endings(before, after, by, now_s)
@@ -81,10 +90,12 @@ def _endings(
     for name, what, why in ends:
         at_s = getattr(after, name)
         if at_s is not None and (before is None or getattr(before, name) is None):
-            yield line(at_s, "eviction", by, f"{after.group} {what}", why, after.incident_id)
+            yield line(
+                at_s, "eviction", by, f"{after.group} {what}", why, incident=after.incident_id
+            )
     if after.failed is not None and (before is None or before.failed != after.failed):
         what = f"eviction of {after.group} failed"
-        yield line(now_s, "eviction", by, what, after.failed, after.incident_id)
+        yield line(now_s, "eviction", by, what, after.failed, incident=after.incident_id)
 
 
 Entries = Mapping[Host, QuarantineEntry]
@@ -97,7 +108,7 @@ def quarantine(before: Entries, after: Entries, now_s: float) -> Iterator[Line]:
         if old != entry:
             what = f"quarantine {host} {'changed' if old else 'added'}"
             yield line(
-                now_s, "quarantine", entry.author, what, entry.reason, entry.incident_id,
+                now_s, "quarantine", entry.author, what, entry.reason, incident=entry.incident_id,
                 until_s=entry.until_s,
             )  # fmt: skip
     for host, entry in before.items():
@@ -106,10 +117,10 @@ def quarantine(before: Entries, after: Entries, now_s: float) -> Iterator[Line]:
             by = OURSELVES if expired else "a person"
             why = "its time is over" if expired else "released"
             what = f"quarantine {host} ended"
-            yield line(now_s, "quarantine", by, what, why, entry.incident_id)
+            yield line(now_s, "quarantine", by, what, why, incident=entry.incident_id)
 
 
 def review(incident_id: IncidentId, said: Review) -> Line:
     """What a person said."""
     what = f"reviewed as {said.judgement}"
-    return line(said.at_s, "review", said.by, what, said.note, incident_id)
+    return line(said.at_s, "review", said.by, what, said.note, incident=incident_id)

@@ -22,7 +22,7 @@ RESTART_S: Final = 20.0
 """A restarted rank contributes again after 17 to 20 s."""
 
 
-def without_us(case: Case, lost: Amount) -> Amount:
+def without_us(case: Case, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind a line
     """What it would have cost; `lost` is what it did cost."""
     incident, facts = case.incident, case.facts
     if not case.evicted:

@@ -18,14 +18,9 @@ def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Ite
     if (error := parts.store.last_error) is not None:
         waiting = parts.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    if parts.evidence is not None:
-        yield from parts.evidence.troubles()
-    if parts.notify is not None:
-        yield from parts.notify.troubles()
-    if parts.auditor is not None:
-        yield from parts.auditor.troubles()
-    if parts.journal is not None:
-        yield from parts.journal.troubles()
+    for own in (parts.evidence, parts.notify, parts.auditor, parts.journal):
+        if own is not None:
+            yield from own.troubles()
     for part, problem in sorted(broken.items()):
         yield f"{part} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):
