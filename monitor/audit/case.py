@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
@@ -38,12 +37,14 @@ class Terms:
         return self.gpus_per_rank if self.gpus_per_rank > 0 else 1.0
 
 
+_FAR_S: Final = 1e12
+"""No moment lies so far from the epoch: 30,000 years."""
 DEFAULTS: Final = Terms()
 
 
 def is_time(value: object) -> TypeGuard[float]:
     """Whether this is a moment; a damaged store holds anything."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) < _FAR_S
 
 
 def sound_rows(rows: Iterable[DecisionRow]) -> tuple[DecisionRow, ...]:

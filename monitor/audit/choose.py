@@ -11,7 +11,7 @@ from typing import Final
 from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 
-_SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw]?)")
+_SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 

@@ -23,6 +23,8 @@ def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
     if facts.others == 0:
         return nothing("there was no other group")
     if verdict.kind is Kind.STRAGGLER:
+        if not verdict.lost_s >= 0:  # NaN too
+            return unknown("a damaged record")
         seen = facts.others * verdict.lost_s
         return between(seen, seen, f"{_ranks(facts.others)} waited {verdict.lost_s:.1f} s for it")
     if verdict.kind in (Kind.REPLICA_LAG, Kind.STATE_CORRUPT):

@@ -137,8 +137,8 @@ def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
     """Guards that held, oldest first; one that only changed its words goes on."""
     found: list[HoldSpan] = []
     rows = sorted(case.decisions, key=lambda row: row.at_s)
-    ends = [row.at_s for row in rows[1:]]
-    for row, end_s in zip(rows, [*ends, case.ended_s], strict=True):
+    for number, row in enumerate(rows):
+        end_s = rows[number + 1].at_s if number + 1 < len(rows) else case.ended_s
         if row.action != "hold" or row.guard is None:
             continue
         held = HoldSpan(row.guard, row.at_s, end_s, row.reason)

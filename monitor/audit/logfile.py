@@ -119,9 +119,12 @@ class LogFile:
                     self._changed.wait_for(lambda: self._closing, self._again_s)
 
     def _take_out(self, written: list[bytes]) -> None:
-        for one in written:  # some may have been lost to newer ones meanwhile
+        for one in written:
             if self._queue and self._queue[0] is one:
                 self._queue.popleft()
+            else:  # given up for newer ones while it was written after all
+                self.lost -= 1
+                self._untold -= 1
 
     def _try(self, batch: list[bytes], untold: int) -> tuple[int, str | None]:
         """Write these; how many were written, and why not all."""

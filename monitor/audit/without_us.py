@@ -64,7 +64,7 @@ def _hang(case: Case, facts: FleetFacts) -> Amount:
 def _straggler(case: Case, facts: FleetFacts) -> Amount:
     lost_s, asked_s = case.incident.verdict.lost_s, case.asked_s
     elapsed_s = 0.0 if asked_s is None else asked_s - case.began_s
-    if elapsed_s <= 0 or lost_s <= 0:
+    if not (elapsed_s > 0 and lost_s > 0):  # NaN too
         return unknown("how fast it lost time is not known")
     rate = min(1.0, lost_s / elapsed_s)
     horizon_s = case.terms.horizon_s
