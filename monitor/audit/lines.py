@@ -107,8 +107,9 @@ def quarantine(before: Entries, after: Entries, now_s: float) -> Iterator[Line]:
         old = before.get(host)
         if old != entry:
             what = f"quarantine {host} {'changed' if old else 'added'}"
+            at_s = now_s if old else entry.since_s
             yield line(
-                now_s, "quarantine", entry.author, what, entry.reason, incident=entry.incident_id,
+                at_s, "quarantine", entry.author, what, entry.reason, incident=entry.incident_id,
                 until_s=entry.until_s,
             )  # fmt: skip
     for host, entry in before.items():

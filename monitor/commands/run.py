@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from monitor.commands.audit_options import add_audit_options, audit_log_bytes
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
 from monitor.commands.token import add_token_option, read_token
@@ -109,6 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=24.0,
         help="how long the host of an evicted group is refused (%(default)g; 0: until released)",
     )
+    add_audit_options(parser)
     _add_journal_options(parser)
     parser.add_argument(
         "--set",
@@ -212,6 +214,8 @@ def _options(args: argparse.Namespace) -> Options:
         public_url=public_url_of(args),
         journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
         limits=_limits(args),
+        audit_log=args.audit_log,
+        audit_log_bytes=audit_log_bytes(args),
     )
 
 
@@ -234,6 +238,7 @@ def _config(args: argparse.Namespace) -> KeeperConfig:
         "min_replicas": args.min_replicas,
         "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
         "observe": args.observe,
+        "gpus_per_rank": args.gpus_per_rank,
     }
     for text in args.set:
         name, equals, value = text.partition("=")

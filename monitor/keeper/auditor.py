@@ -79,23 +79,23 @@ class Auditor:
         snapshot: Snapshot,
         changed: Sequence[Incident],
         before: Mapping[IncidentId, Incident],
-        rows: Sequence[DecisionRow],
+        rows: Mapping[DecisionRow, str],
         hosts: Sequence[QuarantineEntry],
     ) -> None:
-        """One tick: what changed, what was decided, how evictions go on, who is in quarantine."""
+        """One tick: what changed, what was decided about whom, how evictions go on, who is in
+        quarantine.
+        """
         for incident in changed:
             self._note(snapshot, incident)
         found: list[lines.Line] = []
         for incident in changed:
             found += lines.moves(before.get(incident.id), incident)
-        by_id = {incident.id: incident for incident in changed}
-        for row in rows:
-            accused = by_id.get(row.incident_id) or before.get(row.incident_id)
-            found.append(lines.decision(row, _groups(accused)))
+        found += [lines.decision(row, group) for row, group in rows.items()]
         found += self._evictions(snapshot)
         after = {entry.host: entry for entry in hosts}
         found += lines.quarantine(self._quarantine, after, snapshot.now_s)
         self._quarantine = after
+        found.sort(key=lambda line: float(line["at_s"]))
         self._write(found, wait=any(row.action == "evict" for row in rows))
 
     def by_hand(self, row: DecisionRow, group: str) -> None:
@@ -226,7 +226,3 @@ def _by_incident(
     for one in evictions:
         found[one.incident_id] = (*found.get(one.incident_id, ()), one)
     return found
-
-
-def _groups(incident: Incident | None) -> str:
-    return "" if incident is None else ", ".join(incident.groups)

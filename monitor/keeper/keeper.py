@@ -240,8 +240,13 @@ class Keeper:
         if parts.auditor is not None:
             with self._part("audit"):
                 hosts = parts.quarantine.active()
-                parts.auditor.took_place(snapshot, result.changed, before, rows, hosts)
+                of = {row: self._accused(row.incident_id) for row in rows}
+                parts.auditor.took_place(snapshot, result.changed, before, of, hosts)
                 parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
+
+    def _accused(self, incident_id: IncidentId) -> str:
+        incident = self._chronicle.get(incident_id)
+        return "" if incident is None else ", ".join(incident.groups)
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
