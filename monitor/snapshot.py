@@ -125,6 +125,23 @@ class EvictionProgress:
     """When a quorum without the replica id was seen."""
     failed: str | None = None
     """Why the evictor gave up; None while it works and when it succeeded."""
+    decided_s: float | None = None
+    """When it was decided, where that is not when it was asked last: with the incident the name of
+    the decision that it carries out."""
+    attempt: int = 1
+    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    ended_s: float | None = None
+    """When the evictor was done with it, however that ended."""
+
+    @property
+    def of_s(self) -> float:
+        """Time of the decision that it carries out."""
+        return self.asked_s if self.decided_s is None else self.decided_s
+
+    @property
+    def interrupted(self) -> bool:
+        """Of a stored one: whether whoever carried it out has left it without an end."""
+        return self.ended_s is None and self.gone_s is None and self.failed is None
 
 
 @dataclass(frozen=True, slots=True)

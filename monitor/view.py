@@ -16,6 +16,7 @@ from monitor.audit.books import Books
 from monitor.audit.case import Case
 from monitor.audit.review import review_to_json
 from monitor.incident import Incident
+from monitor.lease import Standing
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
 from monitor.snapshot import (
@@ -74,6 +75,8 @@ class View:
     """What accounts are made from."""
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
+    standing: Standing | None = None
+    """Whether this monitor acts, and who else; None: it shares its store with nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "tick": view.snapshot.tick,
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
+        "monitor": None if view.standing is None else view.standing.to_json(),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -288,15 +292,28 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         ],
         "last_seen_s": incident.last_seen_s,
         "resolution": incident.resolution,
-        "decisions": [
-            {"at_s": row.at_s, "action": row.action, "guard": row.guard, "reason": row.reason}
-            for row in view.decisions.get(incident.id, ())
-        ],
+        "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
         "eviction": None if eviction is None else eviction_to_json(eviction),
         "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
         "account": account_to_json(account(case)),
         "review": None if case.review is None else review_to_json(case.review),
         "bundle": _bundle_json(view, incident.id),
+    }
+
+
+def decision_to_json(row: DecisionRow) -> dict[str, Any]:
+    """One decision for a reader."""
+    return {
+        "at_s": row.at_s,
+        "action": row.action,
+        "guard": row.guard,
+        "reason": row.reason,
+        "state": str(row.state),
+        "author": row.author,
+        "epoch": row.epoch,
+        "attempt": row.attempt,
+        "ended_s": row.ended_s,
+        "outcome": row.outcome,
     }
 
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
+from monitor.lease import Standing
 from monitor.names import GroupName, IncidentId
 from monitor.quarantine import Quarantine
 from monitor.targets import Registry
@@ -44,6 +45,8 @@ class Desk:
     """Raises `NotPossible`."""
     journal: Path | None = None
     """Folder of the journal, for who replays it."""
+    standing: Callable[[], Standing] | None = None
+    """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
 

@@ -26,7 +26,7 @@ class Account:
     """What one incident comes to."""
 
     decided_by: str
-    """`lightkeeper` or `nobody`."""
+    """`lightkeeper`, a person, or `nobody`."""
     why: str
     """By which rule, or which guard held."""
     outcome: str
@@ -96,7 +96,7 @@ def _saved(case: Case, without: Amount, lost: Amount) -> Amount:
         return lost
     if (without.low, without.high) == (lost.low, lost.high):  # a crash: as it was
         return between(0.0, 0.0, without.words)
-    return without.minus(lost, without.words)
+    return without.minus(lost, "what it would have lost without us, less what it lost")
 
 
 def _complete(case: Case) -> bool:
@@ -123,7 +123,8 @@ def _decided(case: Case) -> tuple[str, str]:
     if evicts or case.evicted:
         confidence = incident.verdict.confidence
         rule = f"{incident.kind} is evicted when it fires, {confidence}, and no guard holds"
-        return "lightkeeper", rule
+        author = evicts[-1].author if evicts else "lightkeeper"
+        return (author, rule) if author == "lightkeeper" else (author, evicts[-1].reason)
     holds = [row for row in case.decisions if row.action == "hold"]
     if holds:
         return "nobody", f"held by {holds[-1].guard}: {holds[-1].reason}"

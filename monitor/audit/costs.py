@@ -74,12 +74,12 @@ def _away(case: Case, facts: FleetFacts, since_s: float) -> Amount:
     back_s = incident.milestones.rejoined_s
     if back_s is not None:
         away_s = max(0.0, back_s - since_s)
-        words = f"{_ranks(count)} of its own were away {away_s:.1f} s, until they committed again"
+        words = f"{_ranks(count)} of its own away {away_s:.1f} s, until it committed again"
         return between(count * away_s, count * away_s, words)
     if case.evicted or incident.kind is Kind.DEAD:
         away_s = max(0.0, _until(case) - since_s)
-        so_far = "so far" if case.followed else "at least: nobody saw them come back"
-        words = f"{_ranks(count)} of its own were away {away_s:.1f} s {so_far}"
+        so_far = "so far" if case.followed else "at least: nobody saw it come back"
+        words = f"{_ranks(count)} of its own away {away_s:.1f} s {so_far}"
         return between(count * away_s, None, words)
     stood_s = max(0.0, incident.last_seen_s - since_s)
     words = f"{_ranks(count)} of its own stood {stood_s:.1f} s at least"

@@ -14,7 +14,7 @@ from monitor.audit.review import Review
 from monitor.incident import Incident, State
 from monitor.names import Host, IncidentId
 from monitor.snapshot import EvictionProgress
-from monitor.store import DecisionRow, QuarantineEntry
+from monitor.store import DecisionRow, DecisionState, QuarantineEntry
 
 OURSELVES: Final = "lightkeeper"
 Line = dict[str, Any]
@@ -43,12 +43,19 @@ def _utc(at_s: float) -> str | None:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def decision(row: DecisionRow, group: str, by: str = OURSELVES) -> Line:
-    """What was decided."""
-    what = f"{row.action} {group}".strip()
-    return line(
-        row.at_s, "decision", by, what, row.reason, incident=row.incident_id, guard=row.guard
-    )
+def decision(row: DecisionRow, group: str) -> Iterator[Line]:
+    """What was decided, and what came of it."""
+    what, told = f"{row.action} {group}".strip(), {"guard": row.guard, "attempt": row.attempt}
+    by, why, incident = row.author, row.reason, row.incident_id
+    match row.state:
+        case DecisionState.HELD | DecisionState.DECIDED:
+            yield line(row.at_s, "decision", by, what, why, incident=incident, **told)
+        case DecisionState.CARRIED_OUT:  # its rungs say so
+            return
+        case DecisionState.CONFIRMED | DecisionState.FAILED | DecisionState.ABANDONED:
+            at_s = row.at_s if row.ended_s is None else row.ended_s
+            what, why = f"{what} {row.state}", row.outcome or why
+            yield line(at_s, "decision", by, what, why, incident=incident, **told)
 
 
 def moves(before: Incident | None, after: Incident) -> Iterator[Line]:

@@ -21,7 +21,8 @@ def add_monitor_option(parser: argparse.ArgumentParser) -> None:
         "--monitor",
         metavar="URL",
         default=os.environ.get("LIGHTKEEPER_MONITOR", "http://127.0.0.1:8470"),
-        help="the monitor to ask (default: LIGHTKEEPER_MONITOR, or http://127.0.0.1:8470)",
+        help="the monitor to ask (default: LIGHTKEEPER_MONITOR, or http://127.0.0.1:8470); of "
+        "several (A,B) the first that answers, for changes the active one",
     )
 
 
@@ -44,17 +45,13 @@ def ask(
     body: Mapping[str, Any] | None = None,
     token: str | None = None,
 ) -> dict[str, Any]:
-    """The monitor's JSON answer.
+    """The monitor's JSON answer; of several monitors the first that answers and does not stand by.
 
     Raises:
         CommandError: the monitor is away, or said no.
     """
-    base = _base(args)
-    said = _request(base, path, method=method, body=body, token=token)
-    answer = _object(base, said)
-    if said.status_code != 200:
-        raise _refused(base, said.status_code, answer)
-    return answer
+    base, said = _first(args, path, method, body, token)
+    return _object(base, said)
 
 
 def ask_bytes(args: argparse.Namespace, path: str) -> bytes:
@@ -63,31 +60,40 @@ def ask_bytes(args: argparse.Namespace, path: str) -> bytes:
     Raises:
         CommandError: the monitor is away, or said no.
     """
-    base = _base(args)
-    said = _request(base, path)
-    if said.status_code != 200:
-        raise _refused(base, said.status_code, _object(base, said))
-    return said.content
+    return _first(args, path, "GET", None, None)[1].content
 
 
-def _base(args: argparse.Namespace) -> str:
-    base = str(args.monitor).rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        raise CommandError(f"--monitor is {args.monitor!r}, expected http://HOST:PORT", USAGE)
-    return base
-
-
-def _request(
-    base: str,
+def _first(
+    args: argparse.Namespace,
     path: str,
-    *,
-    method: str = "GET",
-    body: Mapping[str, Any] | None = None,
-    token: str | None = None,
+    method: str,
+    body: Mapping[str, Any] | None,
+    token: str | None,
+) -> tuple[str, requests.Response]:
+    problems: list[CommandError] = []
+    for base in [one.strip().rstrip("/") for one in args.monitor.split(",")]:
+        try:
+            return base, _ask(base, path, method, body, token)
+        except _OtherError as exc:
+            problems.append(exc)
+    raise CommandError("; ".join(str(one) for one in problems), FAILED)
+
+
+class _OtherError(CommandError):
+    """Another monitor may answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, FAILED)
+
+
+def _ask(
+    base: str, path: str, method: str, body: Mapping[str, Any] | None, token: str | None
 ) -> requests.Response:
+    if not base.startswith(("http://", "https://")):
+        raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT", USAGE)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        return requests.request(
+        said = requests.request(
             method,
             base + path,
             json=body,
@@ -99,7 +105,14 @@ def _request(
         raise CommandError(f"--monitor is {base!r}, not a URL", USAGE) from exc
     except requests.exceptions.RequestException as exc:
         why = "no answer in time" if isinstance(exc, requests.Timeout) else "nobody listens there"
-        raise CommandError(f"cannot reach the monitor at {base}: {why}", FAILED) from exc
+        raise _OtherError(f"cannot reach the monitor at {base}: {why}") from exc
+    if said.status_code != 200:
+        answer = _object(base, said)
+        why = answer.get("error", f"status {said.status_code}")
+        if answer.get("role") == "standby":
+            raise _OtherError(f"the monitor at {base} says: {why}")
+        raise CommandError(f"the monitor at {base} says: {why}", FAILED)
+    return said
 
 
 def _object(base: str, said: requests.Response) -> dict[str, Any]:
@@ -110,8 +123,3 @@ def _object(base: str, said: requests.Response) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise CommandError(f"{base} is not a monitor: it answers no object", FAILED)
     return answer
-
-
-def _refused(base: str, status: int, answer: Mapping[str, Any]) -> CommandError:
-    why = answer.get("error", f"status {status}")
-    return CommandError(f"the monitor at {base} says: {why}", FAILED)

@@ -19,6 +19,7 @@ from monitor.commands.story import Places, bounds, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
 from monitor.commands.token import add_token_option, read_token
 from monitor.detectors.verdict import Kind
+from monitor.reports.wording import counted
 
 EXAMPLES = """\
 examples:
@@ -110,7 +111,7 @@ def show_totals(body: Mapping[str, Any]) -> None:
     """What they came to."""
     unit, lost, saved = body["unit"], body["lost"], body["saved"]
     out = console()
-    out.print(Text(f"{body['reviews']['says']}; {body['incidents']} incidents that fired"))
+    out.print(Text(f"{body['reviews']['says']}; {counted(body['incidents'], 'incident')} fired"))
     out.print(Text(f"lost {_told(lost, unit)}; evictions saved {_told(saved, unit)}", style="dim"))
 
 

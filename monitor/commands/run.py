@@ -18,7 +18,16 @@ from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
-from monitor.service import TOKENLESS, Options, Service, StartError, reach
+from monitor.service import (
+    TOKENLESS,
+    Options,
+    Service,
+    StartError,
+    journal_beside,
+    reach,
+    state_folder,
+)
+from monitor.store import Place, StoreError, parse_place
 
 log = logging.getLogger("lightkeeper")
 
@@ -39,6 +48,11 @@ examples:
         --ca-file ca.pem
   without a record of every tick (256 MB at most, for `lightkeeper replay`):
     lightkeeper monitor --lighthouse http://head:29510 --no-journal
+  a second one that stands by (on the same host; docs/two-monitors.md):
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token --bind 127.0.0.1:8471
+  the same on two hosts (the password in PGPASSFILE):
+    lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+        --store postgresql://lightkeeper@db/lightkeeper
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
 
@@ -62,10 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--store",
-        type=Path,
-        metavar="PATH",
-        default=default_store(),
-        help="SQLite file that survives a restart (default: %(default)s)",
+        metavar="PATH|URL",
+        default=os.environ.get("LIGHTKEEPER_STORE") or str(default_store()),
+        help="what survives a restart: a SQLite file, or postgresql://USER@HOST/DATABASE; of "
+        "several monitors on one store one acts, the others stand by (default: LIGHTKEEPER_STORE, "
+        "else %(default)s)",
     )
     parser.add_argument(
         "--evidence-dir",
@@ -156,8 +171,7 @@ def _add_journal_options(parser: argparse.ArgumentParser) -> None:
 
 def default_store() -> Path:
     """In the user's state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "lightkeeper" / "monitor.db"
+    return state_folder() / "monitor.db"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -177,16 +191,26 @@ def run(args: argparse.Namespace) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise CommandError(str(exc), USAGE) from exc
     with service:
-        _greet(options, service.url)
+        _greet(options, service)
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive() and signal.sigtimedwait(_SIGNALS, 1.0) is None:
+        while loop.is_alive() and not _told_to_stop():
             pass
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
     return DONE
+
+
+def _told_to_stop() -> bool:
+    """Whether a signal came within a second.
+
+    CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
+    than its timeout, so the signal is looked at.
+    """
+    told = signal.sigtimedwait(_SIGNALS, 1.0)
+    return told is not None and told.si_signo in _SIGNALS
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -198,11 +222,12 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
-    config = _config(args)
+    config, store = _config(args), _place(args.store)
+    journal = args.journal or journal_beside(store.path)
     return Options(
         config=config,
         bind=args.bind,
-        store=args.store,
+        store=store,
         lighthouse=url,
         targets=args.targets,
         token=read_token(args.token_file),
@@ -212,11 +237,18 @@ def _options(args: argparse.Namespace) -> Options:
         evidence=args.evidence_dir,
         sinks=sinks_of(args, config.notify_expire_s),
         public_url=public_url_of(args),
-        journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
+        journal=None if args.no_journal else journal,
         limits=_limits(args),
         audit_log=args.audit_log,
         audit_log_bytes=audit_log_bytes(args),
     )
+
+
+def _place(text: str) -> Place:
+    try:
+        return parse_place(text)
+    except StoreError as exc:
+        raise CommandError(str(exc), USAGE) from exc
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -271,8 +303,11 @@ def parse_budget(text: str) -> int:
     return int(number)
 
 
-def _greet(options: Options, url: str) -> None:
-    log.info("monitor at %s (pid %d), store %s", url, os.getpid(), options.store)
+def _greet(options: Options, service: Service) -> None:
+    log.info("monitor at %s (pid %d), store %s", service.url, os.getpid(), options.store)
+    standing = service.standing
+    if not standing.active:
+        log.warning("%s", standing.sentence())
     if options.token is None:
         log.warning("%s", TOKENLESS)
     if options.config.observe:

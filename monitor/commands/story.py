@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from monitor.commands.tables import moment
 from monitor.reports.wording import clean, sentence
 
+WIDTH: Final = 100
 BAR: Final = 36
 """Characters of the bar chart."""
 _PARTS: Final = {
@@ -71,7 +73,7 @@ def _head(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
 
 def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]:
     yield from _title("What happened")
-    yield Line(f"  {sentence(str(body['reason']))}")
+    yield from _wrapped("  ", sentence(str(body["reason"])))
     where = _list(account.get("ran_on", ()))
     blamed = _list(body["culprits"]) or "nobody"
     yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
@@ -130,7 +132,7 @@ def _cost(account: Mapping[str, Any]) -> Iterator[Line]:
     names = {"lost": "lost", "without_us": "without us", "saved": "saved"}
     for key, name in names.items():
         amount = account[key]
-        yield from _row(name, f"{bounds(amount):<14}  {amount['words']}")
+        yield from _row(name, f"{bounds(amount)}: {amount['words']}")
 
 
 def bounds(amount: Mapping[str, Any]) -> str:
@@ -161,20 +163,18 @@ def _reviewed(body: Mapping[str, Any]) -> Iterator[Line]:
 def _next(body: Mapping[str, Any], account: Mapping[str, Any], places: Places) -> Iterator[Line]:
     yield from _title("What to do next")
     for text in advice(body, account):
-        yield Line(f"  - {clean(text)}")
+        yield from _wrapped("  - ", clean(text))
     base = places.monitor.rstrip("/")
     bundle = body.get("bundle")
     if bundle is not None:
-        yield from _row(
-            "evidence", f"{base}{bundle['url']}   (lightkeeper analyze {body['id']}.zip)"
-        )
+        yield _whole("evidence", f"{base}{bundle['url']} (for lightkeeper analyze)")
     if places.journal:
         began_s = int(body["milestones"]["first_seen_s"]) - 60
         until_s = int(body["last_seen_s"]) + 60
         span = f"--from {began_s} --to {until_s} --ticks"
-        yield from _row("replay", f"lightkeeper replay {places.journal} {span}")
+        yield _whole("replay", f"lightkeeper replay {places.journal} {span}")
     if base:
-        yield from _row("page", f"{base}/#{body['id']}")
+        yield _whole("page", f"{base}/#{body['id']}")
 
 
 def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]:
@@ -203,7 +203,22 @@ def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]
 
 
 def _row(name: str, text: str, style: str = "") -> Iterator[Line]:
-    yield Line(f"  {name:<16}{clean(str(text))}", style)
+    """A fact and its name, in lines that fit a terminal and a mail."""
+    yield from _wrapped(f"  {name:<16}", clean(str(text)), style)
+
+
+def _whole(name: str, text: str) -> Line:
+    """One line however long: to be copied."""
+    return Line(f"  {name:<16}{clean(text)}")
+
+
+def _wrapped(start: str, text: str, style: str = "") -> Iterator[Line]:
+    made = textwrap.wrap(
+        text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    for line in made or [start]:
+        yield Line(line, style)
 
 
 def _list(names: Sequence[str]) -> str:

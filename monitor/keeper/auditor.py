@@ -24,7 +24,7 @@ from monitor.incident import Incident
 from monitor.metrics import Instruments
 from monitor.names import Host, IncidentId
 from monitor.snapshot import EvictionProgress, Snapshot
-from monitor.store import DecisionRow, QuarantineEntry, Remembered
+from monitor.store import DecisionRow, DecisionState, QuarantineEntry, Remembered
 
 FACTS: Final = "facts"
 REVIEW: Final = "review"
@@ -63,7 +63,7 @@ class Auditor:
         self._settled: set[IncidentId] = set()
         """Those of which nothing can change but by a review."""
         self._known: dict[tuple[IncidentId, float], EvictionProgress] = {
-            (one.incident_id, one.asked_s): one for one in remembered.evictions
+            (one.incident_id, one.of_s): one for one in remembered.evictions
         }
         self._quarantine: Mapping[Host, QuarantineEntry] = {
             entry.host: entry for entry in remembered.quarantine
@@ -79,28 +79,34 @@ class Auditor:
         snapshot: Snapshot,
         changed: Sequence[Incident],
         before: Mapping[IncidentId, Incident],
-        rows: Mapping[DecisionRow, str],
         hosts: Sequence[QuarantineEntry],
     ) -> None:
-        """One tick: what changed, what was decided about whom, how evictions go on, who is in
-        quarantine.
-        """
+        """One tick: what changed, how evictions go on, who is in quarantine."""
         for incident in changed:
             self._note(snapshot, incident)
         found: list[lines.Line] = []
         for incident in changed:
             found += lines.moves(before.get(incident.id), incident)
-        found += [lines.decision(row, group) for row, group in rows.items()]
         found += self._evictions(snapshot)
         after = {entry.host: entry for entry in hosts}
         found += lines.quarantine(self._quarantine, after, snapshot.now_s)
         self._quarantine = after
         found.sort(key=lambda line: float(line["at_s"]))
-        self._write(found, wait=any(row.action == "evict" for row in rows))
+        self._write(found, wait=False)
 
-    def by_hand(self, row: DecisionRow, group: str) -> None:
-        """A person decided."""
-        self._write([lines.decision(row, group, "a person")], wait=True)
+    def decided(self, row: DecisionRow, incident: Incident | None) -> None:
+        """A decision, or how far one came; an eviction waits for the line of its own."""
+        groups = "" if incident is None else ", ".join(incident.groups)
+        group = str(row.body.get("group", groups))
+        self._write(list(lines.decision(row, group)), wait=row.state is DecisionState.DECIDED)
+
+    def adopt(self, remembered: Remembered) -> None:
+        """Go on from what the store holds: at the start, and from another monitor."""
+        with self._lock:
+            self._books = _restored(remembered, self._books.terms)
+            self._open, self._settled = set(), set()
+            self._known = {(one.incident_id, one.of_s): one for one in remembered.evictions}
+            self._quarantine = {entry.host: entry for entry in remembered.quarantine}
 
     def review(self, incident_id: IncidentId, said: Review) -> None:
         """A person judged."""
@@ -162,7 +168,7 @@ class Auditor:
     def _evictions(self, snapshot: Snapshot) -> Iterator[lines.Line]:
         changed = False
         for progress in snapshot.evictions:
-            key = progress.incident_id, progress.asked_s
+            key = progress.incident_id, progress.of_s
             old = self._known.get(key)
             if old == progress:
                 continue

@@ -163,7 +163,7 @@ def _eviction(progress: EvictionProgress, one: Incident | None, now_s: float, ur
     elif ends_s is not None:
         ended = Ending(ends_s, f"out, by {rungs}" if rungs else "out")
     notice = Notice(
-        key=f"eviction {progress.incident_id} {progress.asked_s:.3f}",
+        key=f"eviction {progress.incident_id} {progress.of_s:.3f}",
         event=Event.EVICTION,
         incident_id=progress.incident_id,
         severity="warning",

@@ -1,12 +1,15 @@
 """What must survive the monitor: incidents, decisions, evictions, the quarantine, targets, notices.
 
-Belongs here: what is remembered (`rows`: pure), the SQLite file (`file`), and who writes it without
-ever holding up a tick (`store`). Not here: what is shown (`chronicle`), and every tick (`journal`).
+Belongs here: what is remembered (`rows`, `reading`: pure), where (`place`), the tables and how they
+came about (`tables`, `migrate`), the database (`database`), and who writes it without ever holding
+up a tick (`store`). Not here: who may write (`lease`), what is shown (`chronicle`), and every tick
+(`journal`). SQLAlchemy is imported by `tables`, `migrate` and `database` alone.
 """
 
-from monitor.store.file import StoreError
+from monitor.store.place import Place, StoreError, parse_place
 from monitor.store.rows import (
     DecisionRow,
+    DecisionState,
     QuarantineEntry,
     Remembered,
     eviction_from_json,
@@ -16,10 +19,13 @@ from monitor.store.store import Store
 
 __all__ = [
     "DecisionRow",
+    "DecisionState",
+    "Place",
     "QuarantineEntry",
     "Remembered",
     "Store",
     "StoreError",
     "eviction_from_json",
     "eviction_to_json",
+    "parse_place",
 ]

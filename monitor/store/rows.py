@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from monitor.incident import Incident
-from monitor.names import GroupName, Host, IncidentId, ReplicaId
+from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome
+
+
+class DecisionState(StrEnum):
+    """How far a decision came. The last four are ends."""
+
+    DECIDED = "decided"  # written, and nobody asked yet
+    CARRIED_OUT = "carried_out"  # the evictor has it: somebody may have been asked
+    CONFIRMED = "confirmed"  # the accused were seen gone
+    FAILED = "failed"
+    ABANDONED = "abandoned"  # knowingly: after a restart it was not called for any more
+    HELD = "held"  # a hold is carried out by doing nothing
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A decision as it is remembered."""
+    """A decision as it is remembered; with its eviction it shares incident and time."""
 
     incident_id: IncidentId
     at_s: float
@@ -21,6 +33,27 @@ class DecisionRow:
     """`evict` or `hold`."""
     guard: str | None
     reason: str
+    state: DecisionState = DecisionState.HELD
+    author: str = "lightkeeper"
+    epoch: int = 0
+    """Of the lease under which it was last taken up; 0: there was none."""
+    attempt: int = 1
+    """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    ended_s: float | None = None
+    outcome: str = ""
+    """What came of it, once it has ended."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it has no end yet."""
+        return self.state in (DecisionState.DECIDED, DecisionState.CARRIED_OUT)
+
+    @property
+    def accused(self) -> Mapping[RankName, str]:
+        """Rank -> incarnation that may be ended; empty when an earlier version wrote it."""
+        return {RankName(rank): str(one) for rank, one in self.body.get("accused", {}).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +84,8 @@ class Remembered:
     """Sink, key, and what it was told."""
     audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
     """Incident, part (`keeper.auditor`), and what was noted."""
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """Name -> what was last said."""
 
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
@@ -60,6 +95,9 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
         "group": progress.group,
         "replica_id": progress.replica_id,
         "asked_s": progress.asked_s,
+        "decided_s": progress.decided_s,
+        "attempt": progress.attempt,
+        "ended_s": progress.ended_s,
         "rungs": [
             {
                 "rung": str(rung.rung),
@@ -83,6 +121,9 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
         group=GroupName(body["group"]),
         replica_id=None if replica_id is None else ReplicaId(replica_id),
         asked_s=body["asked_s"],
+        decided_s=body.get("decided_s"),
+        attempt=body.get("attempt", 1),
+        ended_s=body.get("ended_s"),
         rungs=tuple(
             RungOutcome(
                 rung=Rung(rung["rung"]),

@@ -1,86 +1,112 @@
-"""What must survive the monitor: SQLite in WAL mode, one file.
+"""What must survive the monitor: a SQLite file in WAL mode, or PostgreSQL.
 
 Theory of operation. Every write is an idempotent upsert or delete by primary key. It goes into
 `_pending` (the latest value for each key wins); a thread of its own writes all of `_pending` in
 one transaction whenever `flush` asks, and `flush` waits for it, but not for ever. When the disk
-is full or gone the transaction fails, is counted, and the writes stay pending for the next
-flush; when it hangs, so does that one thread. Nothing is lost while the process lives. Only
-opening the store raises: a monitor that cannot remember does not start.
+is full or gone, or the database away, the transaction fails, is counted, and the writes stay
+pending for the next flush; when it hangs, so does that one thread. Nothing is lost while the
+process lives. Only opening the store raises: a monitor that cannot remember does not start.
+
+Of several monitors one writes: the one whose `Fence` the lease shows, checked in the transaction
+that writes. `follow` makes this one a reader, whose writes are dropped as they come; `lead` makes
+it the writer, with nothing pending from an earlier time. Without either it writes unfenced.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from monitor.incident import Incident, incident_from_json, incident_to_json
+from monitor.incident import Incident, incident_to_json
 from monitor.names import Host, IncidentId, RankName
 from monitor.policy import Decision, Evict
 from monitor.snapshot import EvictionProgress
-from monitor.store.file import StoreError, claim, open_file, write_row
+from monitor.store.place import Place, StoreError, parse_place
+from monitor.store.reading import remembered
 from monitor.store.rows import (
     DecisionRow,
+    DecisionState,
     QuarantineEntry,
     Remembered,
-    eviction_from_json,
     eviction_to_json,
 )
 
+if TYPE_CHECKING:
+    from monitor.store.database import Database, Fence, Key
+
 FLUSH_S: Final = 1.0
 """Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
-
-Key = tuple[str, tuple[Any, ...]]
-"""Table and primary key."""
 
 
 class Store:
     """The store. Safe to use from any thread; close it when done."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, place: Place | Path | str) -> None:
         """Open or make the store.
 
         Raises:
-            StoreError: it cannot be written, is not ours, is damaged, or is in use.
+            StoreError: it cannot be written, is not ours, or is damaged.
         """
-        self.path = path
+        # sqlalchemy takes as long to import as all the rest, and commands that only ask need none
+        from monitor.store.database import Database  # noqa: PLC0415
+
+        self.place = parse_place(place)
         self.errors = 0
-        """Flushes that failed since the start."""
+        """Flushes that failed since the start, and rows that no database would take."""
         self.last_error: str | None = None
         self._changed = threading.Condition()
         self._pending: dict[Key, Mapping[str, Any] | None] = {}
         self._asked = 0
         self._done = 0
         self._closing = False
+        self._muted = False
+        self._fence: Fence | None = None
         self._disk = threading.Lock()
-        self._guard = claim(path)
-        try:
-            self._db = open_file(path)
-        except BaseException:
-            self._guard.close()
-            raise
+        self.database: Database = Database(self.place)
         self._writer = threading.Thread(target=self._write_on, name="store", daemon=True)
         self._writer.start()
 
     def close(self) -> None:
-        """Write what is pending and let go of the file."""
+        """Write what is pending and let go of the database."""
         self.flush()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._writer.join(FLUSH_S)
         if not self._writer.is_alive():
-            self._db.close()
-            self._guard.close()
+            self.database.close()
 
     @property
     def pending(self) -> int:
         """Writes that wait for a working disk."""
         with self._changed:
             return len(self._pending)
+
+    # -- who writes ---------------------------------------------------------------------------
+
+    def follow(self) -> int:
+        """Only read from now on; how many writes that were pending are dropped."""
+        with self._changed:
+            dropped, self._pending = len(self._pending), {}
+            self._muted, self._fence = True, None
+        return dropped
+
+    def lead(self, fence: Fence) -> Remembered:
+        """Write from now on, under this fence; what is there at its beginning.
+
+        Raises:
+            StoreError: it cannot be read: this monitor does not lead.
+        """
+        self.follow()
+        self.database.prune()
+        found = self.remembered()
+        with self._changed:
+            self._muted, self._fence = False, fence
+            self.last_error = None
+        return found
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -98,28 +124,60 @@ class Store:
                 key = {"incident_id": incident.id, "at_s": line.at_s, "to_state": line.to}
                 self._put("transitions", key, {"reason": line.reason})
 
-    def save_decision(self, decision: Decision, at_s: float) -> DecisionRow:
+    def save_decision(
+        self,
+        decision: Decision,
+        at_s: float,
+        *,
+        author: str = "lightkeeper",
+        accused: Mapping[RankName, str] | None = None,
+    ) -> DecisionRow:
         """Remember a decision; `flush` before it is carried out."""
-        guard = None if isinstance(decision, Evict) else str(decision.guard)
-        action = "evict" if isinstance(decision, Evict) else "hold"
-        row = DecisionRow(decision.incident_id, at_s, action, guard, decision.reason)
-        body: dict[str, Any] = {}
         if isinstance(decision, Evict):
             body = {
                 "group": decision.group,
                 "replica_id": decision.replica_id,
                 "quarantine": list(decision.quarantine),
+                "accused": dict(accused or {}),
             }
-        self._put(
-            "decisions",
-            {"incident_id": row.incident_id, "at_s": at_s, "action": action},
-            {"guard": guard, "reason": row.reason, "body": json.dumps(body)},
-        )
+            row = DecisionRow(
+                decision.incident_id, at_s, "evict", None, decision.reason,
+                state=DecisionState.DECIDED, author=author, epoch=self._epoch, body=body,
+            )  # fmt: skip
+        else:
+            guard = str(decision.guard)
+            row = DecisionRow(
+                decision.incident_id, at_s, "hold", guard, decision.reason, epoch=self._epoch
+            )
+        self.save_decision_row(row)
         return row
 
+    def save_decision_row(self, row: DecisionRow) -> None:
+        """Remember how far a decision came."""
+        self._put(
+            "decisions",
+            {"incident_id": row.incident_id, "at_s": row.at_s, "action": row.action},
+            {
+                "guard": row.guard,
+                "reason": row.reason,
+                "body": json.dumps(dict(row.body)),
+                "state": str(row.state),
+                "author": row.author,
+                "epoch": row.epoch,
+                "attempt": row.attempt,
+                "ended_s": row.ended_s,
+                "outcome": row.outcome,
+            },
+        )
+
+    @property
+    def _epoch(self) -> int:
+        fence = self._fence
+        return 0 if fence is None else fence.epoch
+
     def save_eviction(self, progress: EvictionProgress) -> None:
-        """Remember how far an eviction came."""
-        key = {"incident_id": progress.incident_id, "asked_s": progress.asked_s}
+        """Remember how far an eviction came; another attempt is still the same eviction."""
+        key = {"incident_id": progress.incident_id, "asked_s": progress.of_s}
         self._put("evictions", key, {"body": json.dumps(eviction_to_json(progress))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
@@ -155,9 +213,14 @@ class Store:
         key = {"incident_id": incident_id, "part": part}
         self._put("audit", key, {"body": json.dumps(body)})
 
+    def save_switch(self, name: str, body: str | None) -> None:
+        """Remember what was said under a name; None forgets it."""
+        self._put("switches", {"name": name}, None if body is None else {"body": body})
+
     def _put(self, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
         with self._changed:
-            self._pending[table, tuple(key.items())] = row
+            if not self._muted:
+                self._pending[table, tuple(key.items())] = row
 
     def flush(self, wait_s: float = FLUSH_S) -> bool:
         """Write what is pending; False when the disk has not taken it (it stays pending)."""
@@ -179,79 +242,38 @@ class Store:
                 self._changed.wait_for(lambda: self._closing or self._asked > self._done)
                 if self._asked == self._done:
                     return
-                asked, batch = self._asked, dict(self._pending)
-            problem = self._try(batch)
+                asked, batch, fence = self._asked, dict(self._pending), self._fence
+            problem, refused = self._try(batch, fence)
             with self._changed:
                 self._done, self.last_error = asked, problem
-                self.errors += problem is not None
+                self.errors += len(refused) + (problem is not None)
                 if problem is None:
                     for key, row in batch.items():
                         if self._pending.get(key) is row:  # not changed meanwhile
                             self._pending.pop(key, None)
                 self._changed.notify_all()
 
-    def _try(self, batch: Mapping[Key, Mapping[str, Any] | None]) -> str | None:
-        """One transaction; why it failed."""
-        try:
-            with self._disk, self._db:
-                for (table, key), row in batch.items():
-                    write_row(self._db, table, dict(key), row)
-        except sqlite3.Error as exc:
-            return str(exc)
-        return None
-
-    # -- reading, at start --------------------------------------------------------------------
-
-    def remembered(self) -> Remembered:
-        """Everything that was saved before.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
+    def _try(
+        self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
+    ) -> tuple[str | None, tuple[Key, ...]]:
+        """One transaction; why it failed, and rows that can never be written."""
         try:
             with self._disk:
-                return self._remembered()
-        except sqlite3.Error as exc:
-            raise StoreError(f"cannot read store {self.path}: {exc}") from exc
+                return None, self.database.write(batch, fence)
+        except StoreError as exc:
+            return str(exc), ()
 
-    def _remembered(self) -> Remembered:
-        def rows(sql: str) -> list[tuple[Any, ...]]:
-            return self._db.execute(sql).fetchall()
+    # -- reading ------------------------------------------------------------------------------
 
-        incidents = []
-        for (body,) in rows("SELECT body FROM incidents ORDER BY first_seen_s DESC, id DESC"):
-            try:
-                incidents.append(incident_from_json(json.loads(body)))
-            except (ValueError, KeyError, TypeError):
-                self.errors += 1  # one unreadable row is no reason to forget the others
-        return Remembered(
-            incidents=tuple(incidents),
-            decisions=tuple(
-                DecisionRow(IncidentId(row[0]), *row[1:])
-                for row in rows(
-                    "SELECT incident_id, at_s, action, guard, reason FROM decisions ORDER BY at_s"
-                )
-            ),
-            evictions=tuple(
-                eviction_from_json(json.loads(body))
-                for (body,) in rows("SELECT body FROM evictions ORDER BY asked_s")
-            ),
-            quarantine=tuple(
-                QuarantineEntry(*row)
-                for row in rows(
-                    "SELECT host, reason, author, since_s, until_s, incident_id"
-                    " FROM quarantine ORDER BY host"
-                )
-            ),
-            targets=tuple(json.loads(b) for (b,) in rows("SELECT body FROM targets ORDER BY rank")),
-            notices=tuple(
-                (sink, key, json.loads(body))
-                for sink, key, body in rows("SELECT sink, key, body FROM notices ORDER BY key")
-            ),
-            audit=tuple(
-                (IncidentId(incident_id), part, json.loads(body))
-                for incident_id, part, body in rows(
-                    "SELECT incident_id, part, body FROM audit ORDER BY incident_id, part"
-                )
-            ),
-        )
+    def remembered(self) -> Remembered:
+        """Everything that was saved.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        try:
+            found, unreadable = remembered(self.database.rows)
+        except StoreError as exc:
+            raise StoreError(f"cannot read store {self.place}: {exc}") from exc
+        self.errors += unreadable
+        return found

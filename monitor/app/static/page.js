@@ -111,7 +111,9 @@ function story(incident) {
   const lines = incident.story.map((line) => ({ at: line.at_s, to: line.to, why: line.reason }));
   for (const row of incident.decisions) {
     const to = row.action === "hold" ? `held: ${row.guard}` : "decided: evict";
-    lines.push({ at: row.at_s, to, why: row.reason });
+    const attempt = row.attempt > 1 ? ` (attempt ${row.attempt}: a handover interrupted it)` : "";
+    lines.push({ at: row.at_s, to, why: row.reason + attempt });
+    if (row.state === "abandoned") lines.push({ at: row.ended_s, to: "abandoned", why: row.outcome });
   }
   const eviction = incident.eviction;
   if (eviction) {
@@ -246,6 +248,14 @@ function showHead(snapshot) {
   show("facts", ...facts.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: String(value) }))));
 }
 
+function isHttp(url) { return /^https?:\/\//.test(url || ""); }
+
+function standing(monitor) {
+  if (!monitor.holder) return "This monitor stands by, and none is active yet: nothing is evicted.";
+  const since = monitor.since_s ? ` since ${date(monitor.since_s)}` : "";
+  return `This monitor stands by and changes nothing. ${monitor.holder} is active${since}; what it wrote is shown here.`;
+}
+
 function showBanners(snapshot, away) {
   const banners = [];
   if (away) {
@@ -253,6 +263,8 @@ function showBanners(snapshot, away) {
     banners.push(["bad", `The monitor is away: ${away}${since}`]);
   }
   if (snapshot) {
+    const standby = snapshot.monitor && snapshot.monitor.role === "standby" ? snapshot.monitor : null;
+    if (standby) banners.push(["info", standing(standby), standby.url]);
     if (snapshot.observe) banners.push(["info", "Observe mode: the monitor says what it would evict, and evicts nothing."]);
     if (!snapshot.lighthouse.up) banners.push(["wait", `The Lighthouse cannot be seen: ${snapshot.lighthouse.reason}`]);
     if (guarded) {
@@ -261,7 +273,8 @@ function showBanners(snapshot, away) {
     }
     for (const trouble of snapshot.troubles) banners.push(["wait", trouble]);
   }
-  show("banners", ...banners.map(([tone, text]) => el("div", { class: `banner ${tone}`, text })));
+  show("banners", ...banners.map(([tone, text, url]) => el("div", { class: `banner ${tone}` },
+    el("span", { text: url ? `${text} ` : text }), isHttp(url) ? el("a", { href: url, text: url }) : null)));
   document.body.classList.toggle("stale", Boolean(away));
 }
 

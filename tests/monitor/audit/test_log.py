@@ -14,6 +14,7 @@ import pytest
 from monitor.audit import lines
 from monitor.audit.logfile import KEPT, WAITING, LogFile
 from monitor.names import Host
+from monitor.store import DecisionState
 from tests.monitor.audit.scene import EVICTION, ID, ROWS, WRONG, hang
 from tests.monitor.shell.fakes import wait_until
 from tests.monitor.shell.test_store import ENTRY
@@ -35,11 +36,18 @@ def whats(path: Path) -> list[str]:
 
 
 def test_a_decision_says_who_what_and_why() -> None:
-    assert lines.decision(ROWS[0], "rg_1") == {
+    (told,) = lines.decision(ROWS[0], "rg_1")
+    assert told == {
         "at": "1970-01-01T00:01:46.000Z", "at_s": 106.0, "event": "decision", "by": "lightkeeper",
         "what": "hold rg_1", "why": "too soon", "incident": "inc-1", "guard": "cool_down",
+        "attempt": 1,
     }  # fmt: skip
-    assert lines.decision(ROWS[3], "rg_1", "a person")["by"] == "a person"
+    by_hand = replace(ROWS[3], author="a person", state=DecisionState.DECIDED)
+    assert [line["by"] for line in lines.decision(by_hand, "rg_1")] == ["a person"]
+    assert list(lines.decision(replace(by_hand, state=DecisionState.CARRIED_OUT), "rg_1")) == []
+    over = replace(by_hand, state=DecisionState.FAILED, ended_s=120.0, outcome="not gone")
+    (line,) = lines.decision(over, "rg_1")
+    assert (line["at_s"], line["what"], line["why"]) == (120.0, "evict rg_1 failed", "not gone")
 
 
 def test_each_rung_is_told_when_it_begins_and_when_it_ends() -> None:

@@ -186,6 +186,7 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
         ("decision", "lightkeeper", "evict rg_1"),
         ("quarantine", "lightkeeper", "quarantine node1 added"),
         ("eviction", "lightkeeper", "rg_1 gone"),
+        ("decision", "lightkeeper", "evict rg_1 confirmed"),
         ("incident", "lightkeeper", "not_entered rg_1 resolved"),
         ("quarantine", "a person", "quarantine node1 ended"),
         ("review", "ann", "reviewed as wrong"),
@@ -293,7 +294,7 @@ def test_people_read_list_story_sheet_and_say_what_they_think(
     story(monitor)
     at = ["--monitor", monitor.url]
     listed = said(capsys, *at)
-    assert "1 eviction, 0 reviewed right, 0 wrong; 1 incidents that fired" in listed
+    assert "1 eviction, 0 reviewed right, 0 wrong; 1 incident fired" in listed
     assert "inc-1" in listed
     told = said(capsys, "inc", *at)
     for part in ("What happened", "What was done", "How long each part took", "What it cost",

@@ -99,7 +99,18 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     )
     body = incident_json(shown, incident())
     assert body["decisions"] == [
-        {"at_s": 102.0, "action": "hold", "guard": "cool_down", "reason": "too soon"}
+        {
+            "at_s": 102.0,
+            "action": "hold",
+            "guard": "cool_down",
+            "reason": "too soon",
+            "state": "held",
+            "author": "lightkeeper",
+            "epoch": 0,
+            "attempt": 1,
+            "ended_s": None,
+            "outcome": "",
+        }
     ]
     assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"
     assert body["milestones"]["firing_s"] == 102.0

@@ -1,0 +1,73 @@
+"""Where a store lies: a file on this host, or a database by URL. Its password is never shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+_POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_SECRETS: Final = re.compile(r"(?i)\b(password|sslpassword)=[^&\s]*")
+
+
+class StoreError(Exception):
+    """The store cannot be opened or used; the message is one line for a person, no password."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What `--store` says."""
+
+    path: Path | None
+    """The SQLite file; None: PostgreSQL."""
+    url: str = field(default="", repr=False)
+    """Of PostgreSQL, for SQLAlchemy, with the password."""
+    shown: str = ""
+    """For people."""
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+def parse_place(text: str | Path | Place) -> Place:
+    """A path, `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`.
+
+    Raises:
+        StoreError: a URL of anything else.
+    """
+    if isinstance(text, Place):
+        return text
+    if isinstance(text, Path):
+        return _file(text)
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return _file(Path(text))
+    if scheme == "sqlite":
+        if not rest.startswith("/") or not rest[1:]:
+            raise StoreError("--store sqlite:// names no file, expected sqlite:///PATH")
+        return _file(Path(unquote(rest[1:].partition("?")[0])))
+    if scheme in _POSTGRES:
+        return Place(None, f"postgresql+psycopg://{rest}", without_password(f"postgresql://{rest}"))
+    raise StoreError(
+        f"--store {scheme}:// is not known, expected a path, sqlite:///PATH or "
+        "postgresql://USER@HOST/DATABASE"
+    )
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown and logged."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url.partition('://')[0]}://..."
+    user, at, address = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    netloc = f"{name}{':***' if colon else ''}{at}{address}"
+    query = _SECRETS.sub(lambda hit: f"{hit[1]}=***", parts.query)
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+
+
+def _file(path: Path) -> Place:
+    return Place(path, shown=str(path))

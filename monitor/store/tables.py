@@ -1,0 +1,105 @@
+"""The tables, schema 2. What changed since schema 1 is in `migrate`.
+
+Decisions have a state, an author, an epoch and what came of them; `lease` says which monitor acts.
+A decision and its eviction share their key: incident and time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Column, Double, Integer, MetaData, Table, Text
+
+SCHEMA: Final = 2
+
+METADATA: Final = MetaData()
+
+INCIDENTS: Final = Table(
+    "incidents",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("first_seen_s", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
+TRANSITIONS: Final = Table(
+    "transitions",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("at_s", Double, primary_key=True),
+    Column("to_state", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+)
+DECISIONS: Final = Table(
+    "decisions",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("at_s", Double, primary_key=True),
+    Column("action", Text, primary_key=True),
+    Column("guard", Text),
+    Column("reason", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("state", Text),
+    Column("author", Text),
+    Column("epoch", Integer),
+    Column("attempt", Integer),
+    Column("ended_s", Double),
+    Column("outcome", Text),
+)
+EVICTIONS: Final = Table(
+    "evictions",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("asked_s", Double, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+QUARANTINE: Final = Table(
+    "quarantine",
+    METADATA,
+    Column("host", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("until_s", Double),
+    Column("incident_id", Text),
+)
+TARGETS: Final = Table(
+    "targets",
+    METADATA,
+    Column("rank", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+NOTICES: Final = Table(
+    "notices",
+    METADATA,
+    Column("sink", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+AUDIT: Final = Table(
+    "audit",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("part", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+SWITCHES: Final = Table(
+    "switches",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+LEASE: Final = Table(
+    "lease",
+    METADATA,
+    Column("scope", Text, primary_key=True),
+    Column("epoch", Integer, nullable=False),
+    Column("beat", Integer, nullable=False),
+    Column("writes", Integer, nullable=False),
+    Column("holder", Text),
+    Column("url", Text),
+    Column("since_s", Double),
+    Column("ttl_s", Double, nullable=False),
+)
+VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
+"""One row, in PostgreSQL; SQLite has a place for it in the file (`user_version`)."""
