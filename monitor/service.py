@@ -28,7 +28,7 @@ from monitor.journal.shelf import Shelf as JournalShelf
 from monitor.journal.writer import Journal
 from monitor.keeper import Deeds, Keeper, Parts
 from monitor.keeper.auditor import Auditor
-from monitor.lease import Lease, Standing, me
+from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
@@ -238,7 +238,7 @@ class Service:
         store = Store(options.store)
         stack.callback(store.close)
         store.follow()
-        lease = Lease(store.database, me(), options.public_url or _for_people(url))
+        lease = Lease(LeaseTable(store.database), me(), options.public_url or _for_people(url))
         stack.callback(lease.close)
         stack.callback(store.flush)
         lease.start()

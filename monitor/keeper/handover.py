@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from monitor.keeper.docket import Docket
 from monitor.keeper.parts import Deeds, Parts
-from monitor.store import Remembered
+from monitor.store import Fence, Remembered
 
 if TYPE_CHECKING:
     from monitor.lease import Lease
-    from monitor.store.database import Fence
 
 log = logging.getLogger(__package__)
 

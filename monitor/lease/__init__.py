@@ -40,5 +40,6 @@ from monitor.lease.grip import Times
 from monitor.lease.holder import me
 from monitor.lease.lease import Lease
 from monitor.lease.standing import Standing
+from monitor.lease.table import LeaseTable
 
-__all__ = ["Lease", "Standing", "Times", "me"]
+__all__ = ["Lease", "LeaseTable", "Standing", "Times", "me"]

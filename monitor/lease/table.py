@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monitor.lease.grip import LeaseRow
+from monitor.store import Fence
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
-    from monitor.store.database import Database, Fence
+    from monitor.store.database import Database
 
 
 class LeaseTable:

@@ -57,6 +57,14 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Who writes: only while the lease's row says so in the same transaction."""
+
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """A host to which no group may come back."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.process import TOKEN, Monitor, Training, free_port
+from tests.monitor.store.postgres import PASSWORD, Cluster, cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -50,7 +51,9 @@ def start(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Start]:
     yield begin
     for monitor in made:
         monitor.end(signal.SIGKILL)
-        print("".join(monitor.lines))
+        said = "".join(monitor.lines)
+        print(said)
+        assert PASSWORD not in said
 
 
 def role(monitor: Monitor) -> str:
@@ -130,14 +133,32 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
     assert "lightkeeper_evictions_total{" not in standby.call("GET", "/metrics").text
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Cluster]:
+    yield from cluster()
+
+
+@pytest.mark.parametrize(
+    ("number", "database"),
+    [
+        (signal.SIGKILL, "sqlite"),
+        (signal.SIGSTOP, "sqlite"),
+        (signal.SIGSTOP, "postgresql"),
+    ],
+)
 def test_an_eviction_in_flight_is_finished_by_the_other_one(
-    start: Start, training: Training, lighthouse: FakeLighthouse, number: signal.Signals
+    request: pytest.FixtureRequest,
+    start: Start,
+    training: Training,
+    lighthouse: FakeLighthouse,
+    number: signal.Signals,
+    database: str,
 ) -> None:
     """The rank dies only once the active monitor is out: so the eviction was begun and not ended."""
     culprit = training.ranks[1]
     culprit.mortal = False
-    active, standby = start("--verbose"), start("--verbose")
+    url = request.getfixturevalue("postgres").new_database() if database != "sqlite" else ""
+    active, standby = start("--verbose", store=url), start("--verbose", store=url)
     trained(training, active, standby)
     training.hung.add("rg_1")
     wait_until(lambda: culprit.evictions, 20, "its WorkerServer is asked")
