@@ -85,7 +85,7 @@ class Case:
     def began_s(self) -> float:
         """When the fault began, as nearly as it is known."""
         first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
-        if 0 < since_s <= first_s:
+        if is_time(since_s) and is_time(first_s) and 0 < since_s <= first_s:
             return since_s
         told = (first_s, self.incident.milestones.firing_s, self.incident.last_seen_s)
         return next((at_s for at_s in told if is_time(at_s)), 0.0)

@@ -15,6 +15,7 @@ from monitor.audit.choose import ChoiceError, span_s
 from monitor.audit.review import Judgement
 from monitor.commands.ask import add_monitor_option, ask, ask_bytes
 from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.stored import Stored
 from monitor.commands.story import Places, bounds, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
 from monitor.commands.token import add_token_option, read_token
@@ -27,6 +28,7 @@ examples:
   lightkeeper incidents not_ent                 one, with its story: the beginning of its id will do
   lightkeeper incidents --since 7d --kind straggler --group rg_1
   lightkeeper incidents --since 30d --format csv > incidents.csv
+  lightkeeper incidents --store monitor.db      without a monitor
   lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
   lightkeeper incidents not_ent --mark wrong --note "it was compiling" --token-file token
 
@@ -48,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="text for people (default; table is the same), json, csv",
     )
+    parser.add_argument(
+        "--store",
+        metavar="PLACE",
+        help="read this monitor's store (a file, or the URL of a database) instead of asking it",
+    )
     said = parser.add_argument_group("what you say of it")
     said.add_argument(
         "--mark", choices=[str(one) for one in Judgement], help="was it right? needs the token"
@@ -62,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     """The latest, one with its story, or a review."""
     if args.mark is not None:
         return _mark(args)
+    if args.store is not None:
+        return _offline(args, Stored(args))
     if args.id is not None:
         return _one(args)
     if args.format == "csv":
@@ -73,6 +82,21 @@ def run(args: argparse.Namespace) -> int:
         return DONE
     show_list(body["incidents"])
     show_totals(ask(args, f"/v1/audit?{_query(args)}"))
+    return DONE
+
+
+def _offline(args: argparse.Namespace, stored: Stored) -> int:
+    """The same from a store."""
+    if args.id is not None:
+        _check_one(args)
+        _show_one(args, stored.one(args.id), Places(""))
+    elif args.format == "csv":
+        sys.stdout.write(stored.sheet())
+    elif args.format == "json":
+        print_json(stored.listed(args.limit))
+    else:
+        show_list(stored.listed(args.limit)["incidents"])
+        show_totals(stored.totals())
     return DONE
 
 
@@ -122,24 +146,29 @@ def _told(amount: Mapping[str, Any], unit: str) -> str:
 
 
 def _one(args: argparse.Namespace) -> int:
-    if args.format == "csv":
-        raise CommandError("--format csv is for the list: leave the id out", USAGE)
+    _check_one(args)
     body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
-    if args.format == "json":
-        print_json(body)
-        return DONE
-    show_story(body, args.monitor, body.get("journal"))
+    _show_one(args, body, Places(args.monitor.partition(",")[0], body.get("journal")))
     return DONE
 
 
-def show_story(body: Mapping[str, Any], monitor: str, journal: str | None) -> None:
-    """For a person."""
+def _check_one(args: argparse.Namespace) -> None:
+    if args.format == "csv":
+        raise CommandError("--format csv is for the list: leave the id out", USAGE)
+
+
+def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places) -> None:
+    if args.format == "json":
+        print_json(body)
+        return
     out = console()
-    for line in story(body, Places(monitor, journal)):
+    for line in story(body, places):
         out.print(Text(line.text, style=line.style), soft_wrap=True)
 
 
 def _mark(args: argparse.Namespace) -> int:
+    if args.store is not None:
+        raise CommandError("--mark needs a monitor: leave --store out", USAGE)
     if args.id is None:
         raise CommandError("--mark needs the id of an incident", USAGE)
     said = ask(

@@ -166,7 +166,7 @@ def _next(body: Mapping[str, Any], account: Mapping[str, Any], places: Places) -
         yield from _wrapped("  - ", clean(text))
     base = places.monitor.rstrip("/")
     bundle = body.get("bundle")
-    if bundle is not None:
+    if bundle is not None and base:
         yield _whole("evidence", f"{base}{bundle['url']} (for lightkeeper analyze)")
     if places.journal:
         began_s = int(body["milestones"]["first_seen_s"]) - 60

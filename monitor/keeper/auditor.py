@@ -9,25 +9,21 @@ from typing import Any, Final, Protocol
 
 from monitor.audit import lines
 from monitor.audit.account import Account, account
-from monitor.audit.books import Books
+from monitor.audit.books import FACTS, REVIEW, Books, books_of, by_incident
 from monitor.audit.case import Terms
 from monitor.audit.facts import (
-    FleetFacts,
-    facts_from_json,
     facts_of,
     facts_to_json,
     with_return,
 )
 from monitor.audit.logfile import LogFile
-from monitor.audit.review import Review, review_from_json, review_to_json
+from monitor.audit.review import Review, review_to_json
 from monitor.incident import Incident
 from monitor.metrics import Instruments
 from monitor.names import Host, IncidentId
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import DecisionRow, DecisionState, QuarantineEntry, Remembered
 
-FACTS: Final = "facts"
-REVIEW: Final = "review"
 BY_HAND: Final = "manual-"
 """How the ids of evictions begin that a person asked for."""
 _LOG_S: Final = 0.5
@@ -57,7 +53,7 @@ class Auditor:
         self._instruments = instruments
         self._log = log
         self._lock = threading.Lock()
-        self._books = _restored(remembered, terms)
+        self._books = books_of(remembered, terms)
         self._open: set[IncidentId] = set()
         """Incidents whose account may still change."""
         self._settled: set[IncidentId] = set()
@@ -103,7 +99,7 @@ class Auditor:
     def adopt(self, remembered: Remembered) -> None:
         """Go on from what the store holds: at the start, and from another monitor."""
         with self._lock:
-            self._books = _restored(remembered, self._books.terms)
+            self._books = books_of(remembered, self._books.terms)
             self._open, self._settled = set(), set()
             self._known = {(one.incident_id, one.of_s): one for one in remembered.evictions}
             self._quarantine = {entry.host: entry for entry in remembered.quarantine}
@@ -177,7 +173,7 @@ class Auditor:
             yield from lines.rungs(old, progress, by, snapshot.now_s)
         if changed:
             with self._lock:
-                self._books = replace(self._books, evictions=_by_incident(self._known.values()))
+                self._books = replace(self._books, evictions=by_incident(self._known.values()))
 
     def _write(self, found: Sequence[lines.Line], *, wait: bool) -> None:
         if self._log is not None:
@@ -210,25 +206,5 @@ class Auditor:
                     self._books,
                     facts={key: one for key, one in self._books.facts.items() if key in shown},
                     reviews={key: one for key, one in self._books.reviews.items() if key in shown},
-                    evictions=_by_incident(self._known.values()),
+                    evictions=by_incident(self._known.values()),
                 )
-
-
-def _restored(remembered: Remembered, terms: Terms) -> Books:
-    facts: dict[IncidentId, FleetFacts] = {}
-    reviews: dict[IncidentId, Review] = {}
-    for incident_id, part, body in remembered.audit:
-        if part == FACTS and (noted := facts_from_json(body)) is not None:
-            facts[incident_id] = noted
-        elif part == REVIEW and (said := review_from_json(body)) is not None:
-            reviews[incident_id] = said
-    return Books(facts, reviews, _by_incident(remembered.evictions), terms)
-
-
-def _by_incident(
-    evictions: Iterable[EvictionProgress],
-) -> dict[IncidentId, tuple[EvictionProgress, ...]]:
-    found: dict[IncidentId, tuple[EvictionProgress, ...]] = {}
-    for one in evictions:
-        found[one.incident_id] = (*found.get(one.incident_id, ()), one)
-    return found

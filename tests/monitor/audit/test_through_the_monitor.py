@@ -312,6 +312,31 @@ def test_people_read_list_story_sheet_and_say_what_they_think(
     assert "0 reviewed right, 1 wrong" in said(capsys, *at)
 
 
+def test_a_store_tells_the_same_when_no_monitor_does(
+    options: Options, fleet: FakeFleet, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monitor = Monitor(options, fleet)
+    with monitor.service:
+        story(monitor)
+        assert monitor.review(verdict="right", by="ann").status_code == 200
+        monitor.tick()
+        asked = monitor.get("/v1/incidents/inc-1")
+        at = ["--store", str(options.store)]
+        assert (
+            json.loads(said(capsys, "inc", "--format", "json", *at))["account"] == asked["account"]
+        )
+    assert "1 eviction, 1 reviewed right, 0 wrong" in said(capsys, *at)
+    assert "How long each part took" in said(capsys, "inc", *at)
+    assert said(capsys, "--format", "csv", *at).startswith("id,kind,")
+    assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
+    assert "no store at" in said(capsys, "--store", str(tmp_path / "none"), status=1)
+    assert not (tmp_path / "none").exists()
+    assert "no such incident: x" in said(capsys, "x", *at, status=1)
+    assert "--mark needs a monitor" in said(capsys, "inc", "--mark", "right", *at, status=2)
+    options.store.write_bytes(b"nothing of ours" * 100)
+    assert said(capsys, *at, status=1).count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
