@@ -130,5 +130,5 @@ def _records() -> dashboard.AnnotationQuery:
         .datasource(GRAFANA)
         .enable(True)
         .icon_color(RED)
-        .target(tagged.tags(["lightkeeper"]))
+        .target(tagged.tags(["lightkeeper"]))  # type: ignore[arg-type]  # the SDK expects a panel's
     )
