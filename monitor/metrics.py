@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from monitor.incident import Incident, Milestones
 from monitor.journal.writer import Stats
+from monitor.lease import Standing
 from monitor.names import split_rank_name
 from monitor.pipeline import RankHealth
 from monitor.self_health import Condition
@@ -214,6 +215,28 @@ class JournalCollector(Collector):
             yield counter
         failing = float(stats.problem is not None)
         yield _gauge("journal_failing", "1 while the journal is not written.", (), [((), failing)])
+
+
+class LeaseCollector(Collector):
+    """Whether this monitor acts."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        seen = self._standing()
+        text = "1 while this monitor holds the lease and acts, 0 while it stands by."
+        yield _gauge("monitor_active", text, (), [((), float(seen.active))])
+        text = "Epoch of the lease, as far as this monitor knows; it grows with each handover."
+        yield _gauge("lease_epoch", text, (), [((), float(seen.epoch))])
+        failing = float(seen.problem is not None)
+        text = "1 while the lease can be neither renewed nor looked at."
+        yield _gauge("lease_failing", text, (), [((), failing)])
 
 
 Row = tuple[tuple[str, ...], float]

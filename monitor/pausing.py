@@ -39,10 +39,9 @@ class PauseSwitch:
 
     def restore(self, body: str | None) -> None:
         """Take over what an earlier monitor had saved; what cannot be read pauses: who knows."""
-        if body is None:
-            return
+        pause: Pause | None = None
         try:
-            pause = _pause_from(json.loads(body))
+            pause = None if body is None else _pause_from(json.loads(body))
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             log.warning("the saved pause cannot be read (%s): paused until resumed", exc)
             pause = Pause("a saved pause cannot be read", "lightkeeper", self._clock.now_s(), None)

@@ -130,6 +130,8 @@ class EvictionProgress:
     the decision that it carries out."""
     attempt: int = 1
     """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    ended_s: float | None = None
+    """When the evictor was done with it, however that ended."""
 
     @property
     def of_s(self) -> float:
@@ -139,7 +141,7 @@ class EvictionProgress:
     @property
     def interrupted(self) -> bool:
         """Of a stored one: whether whoever carried it out has left it without an end."""
-        return self.gone_s is None and self.left_quorum_s is None and self.failed is None
+        return self.ended_s is None and self.gone_s is None and self.failed is None
 
 
 @dataclass(frozen=True, slots=True)

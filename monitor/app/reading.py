@@ -122,7 +122,7 @@ def healthz() -> Response:
     }
     if view is not None:
         body["self_health"] = self_health_to_json(view)
-    return answer(body)
+    return answer({**body, **_standing()})
 
 
 @reading.get("/readyz")
@@ -130,7 +130,8 @@ def readyz() -> Response:
     """Ready: the loop has ticked lately, and at least one kind of fault is looked for.
 
     One crashed detector leaves it ready: ranks renew their leases and launchers ask for admission
-    here, and who is not ready gets no requests.
+    here, and who is not ready gets no requests. A standby is ready too, but for `?role=active`,
+    with which a load balancer finds the one that may be asked for changes.
     """
     view = _view()
     age_s = the_desk().clock.now_s() - view.snapshot.now_s
@@ -139,7 +140,20 @@ def readyz() -> Response:
     if view.result.blind:
         raise Refusal(503, "nothing is judged: every kind of fault is unknown")
     body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
-    return answer(body)
+    standing = the_desk().standing
+    seen = None if standing is None else standing()
+    if request.args.get("role") == "active" and seen is not None and not seen.active:
+        raise Refusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
+    return answer({**body, **_standing()})
+
+
+def _standing() -> dict[str, Any]:
+    """`role` is active or standby; `lease` says who holds it, and since when."""
+    standing = the_desk().standing
+    told = None if standing is None else standing().to_json()
+    return (
+        {"role": "active", "lease": None} if told is None else {"role": told["role"], "lease": told}
+    )
 
 
 def _view() -> View:

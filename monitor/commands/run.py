@@ -21,7 +21,16 @@ from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
 from monitor.policy.reading import PolicyError
 from monitor.rulebook import Rulebook, effective
-from monitor.service import TOKENLESS, Options, Service, StartError, reach
+from monitor.service import (
+    TOKENLESS,
+    Options,
+    Service,
+    StartError,
+    journal_beside,
+    reach,
+    state_folder,
+)
+from monitor.store import Place, StoreError, parse_place
 
 log = logging.getLogger("lightkeeper")
 
@@ -44,6 +53,11 @@ examples:
         --ca-file ca.pem
   without a record of every tick (256 MB at most, for `lightkeeper replay`):
     lightkeeper monitor --lighthouse http://head:29510 --no-journal
+  a second one that stands by (on the same host; docs/two-monitors.md):
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token --bind 127.0.0.1:8471
+  the same on two hosts (the password in PGPASSFILE):
+    lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+        --store postgresql://lightkeeper@db/lightkeeper
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
   by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
@@ -69,10 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--store",
-        type=Path,
-        metavar="PATH",
-        default=default_store(),
-        help="SQLite file that survives a restart (default: %(default)s)",
+        metavar="PATH|URL",
+        default=os.environ.get("LIGHTKEEPER_STORE") or str(default_store()),
+        help="what survives a restart: a SQLite file, or postgresql://USER@HOST/DATABASE; of "
+        "several monitors on one store one acts, the others stand by (default: LIGHTKEEPER_STORE, "
+        "else %(default)s)",
     )
     parser.add_argument(
         "--evidence-dir",
@@ -169,8 +184,7 @@ def _add_journal_options(parser: argparse.ArgumentParser) -> None:
 
 def default_store() -> Path:
     """In the user's state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "lightkeeper" / "monitor.db"
+    return state_folder() / "monitor.db"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -191,21 +205,30 @@ def run(args: argparse.Namespace) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise CommandError(str(exc), USAGE) from exc
     with service:
-        _greet(options, service.url)
+        _greet(options, service)
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
         while loop.is_alive():
-            came = signal.sigtimedwait(signals, 1.0)
-            if came is None:
-                continue
-            if came.si_signo not in _RELOADS:
+            came = _signal(signals)
+            if came in _RELOADS:
+                service.reload()
+            elif came is not None:
                 break
-            service.reload()
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
     return DONE
+
+
+def _signal(signals: frozenset[signal.Signals]) -> int | None:
+    """The one that came within a second.
+
+    CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
+    than its timeout, so the signal is looked at.
+    """
+    told = signal.sigtimedwait(signals, 1.0)
+    return told.si_signo if told is not None and told.si_signo in signals else None
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -217,12 +240,13 @@ def _options(args: argparse.Namespace) -> Options:
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
-    rules = _rules(args)
+    rules, store = _rules(args), _place(args.store)
     config = rules.current.config
+    journal = args.journal or journal_beside(store.path)
     return Options(
         config=config,
         bind=args.bind,
-        store=args.store,
+        store=store,
         lighthouse=url,
         targets=args.targets,
         token=read_token(args.token_file),
@@ -232,10 +256,17 @@ def _options(args: argparse.Namespace) -> Options:
         evidence=args.evidence_dir,
         sinks=sinks_of(args, config.notify_expire_s),
         public_url=public_url_of(args),
-        journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
+        journal=None if args.no_journal else journal,
         limits=_limits(args),
         rules=rules,
     )
+
+
+def _place(text: str) -> Place:
+    try:
+        return parse_place(text)
+    except StoreError as exc:
+        raise CommandError(str(exc), USAGE) from exc
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -291,8 +322,11 @@ def parse_budget(text: str) -> int:
     return int(number)
 
 
-def _greet(options: Options, url: str) -> None:
-    log.info("monitor at %s (pid %d), store %s", url, os.getpid(), options.store)
+def _greet(options: Options, service: Service) -> None:
+    log.info("monitor at %s (pid %d), store %s", service.url, os.getpid(), options.store)
+    standing = service.standing
+    if not standing.active:
+        log.warning("%s", standing.sentence())
     if options.token is None:
         log.warning("%s", TOKENLESS)
     if options.config.observe:

@@ -8,6 +8,7 @@ from typing import Final
 
 from monitor.names import RankName
 from monitor.policy import Evict
+from monitor.snapshot import RungOutcome
 
 AUTHOR: Final = "lightkeeper"
 """Of what the monitor decided itself."""
@@ -59,6 +60,12 @@ class Order:
     """Why it must not be carried out after all: the group has restarted since."""
     stood: Mapping[RankName, int] = field(default_factory=dict)
     """Culprits that stood still when it was decided, and how many phases they had changed."""
+    decided_s: float | None = None
+    """Time of its decision, where that is not `asked_s`."""
+    attempt: int = 1
+    """More than 1: an earlier attempt was interrupted, and this is the same eviction going on."""
+    before: tuple[RungOutcome, ...] = ()
+    """What the earlier attempt did."""
     evidence: Callable[[], str] | None = None
     """Waits until its evidence is saved, for a few seconds at most by its own account, and says
     what there is; None: none is taken."""

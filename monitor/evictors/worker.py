@@ -41,6 +41,8 @@ class _Case:
     order: Order
     progress: EvictionProgress
     ended: bool = False
+    dropped: bool = False
+    """Another monitor goes on with it: nothing more is done or recorded here."""
 
 
 class Evictors:
@@ -58,7 +60,12 @@ class Evictors:
         record: Callable[[EvictionProgress], None],
         patience: Patience | None = None,
         paused: Callable[[], str | None] = lambda: None,
+        permit: Callable[[], str | None] = lambda: None,
+        durable: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`permit` says why nothing may be done at this moment, or None; `durable` writes to disk
+        what was recorded, and says whether that worked.
+        """
         self._clock = clock
         self._fetcher = fetcher
         self._registry = registry
@@ -68,6 +75,8 @@ class Evictors:
         self._record = record
         self._patience = patience or Patience()
         self._paused = paused
+        self._permit = permit
+        self._durable = durable
         self._lock = threading.Lock()
         self._cases: dict[IncidentId, _Case] = {}
         self._past: list[EvictionProgress] = []
@@ -78,35 +87,47 @@ class Evictors:
         self._thread.start()
 
     def restore(self, evictions: Sequence[EvictionProgress]) -> tuple[EvictionProgress, ...]:
-        """Take over what an earlier monitor recorded, as returned; what it left open failed."""
-        since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        settled = []
-        for progress in evictions:
-            ended = progress.gone_s is not None or progress.failed is not None
-            if not ended:
-                progress = replace(progress, failed="the monitor restarted during the eviction")  # noqa: PLW2901
-                self._record(progress)
-            if progress.asked_s >= since_s:
-                settled.append(progress)
+        """Take over what an earlier monitor recorded; returned is what is of the last hour.
+
+        What it left without an end is not under way here: it is asked again, or abandoned, by
+        who decides (`keeper.unfinished`).
+        """
+        lately = self._of_the_last_hour(evictions)
         with self._lock:
-            self._past.extend(settled)
-        return tuple(settled)
+            self._past = [one for one in lately if not one.interrupted]
+        return lately
+
+    def follow(self, evictions: Sequence[EvictionProgress]) -> None:
+        """Nothing is under way here any more; show what the active monitor recorded."""
+        lately = self._of_the_last_hour(evictions)
+        with self._lock:
+            for case in self._cases.values():
+                case.dropped = case.ended = True
+            self._cases, self._news, self._past = {}, [], list(lately)
+
+    def _of_the_last_hour(
+        self, evictions: Sequence[EvictionProgress]
+    ) -> tuple[EvictionProgress, ...]:
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
+        return tuple(one for one in evictions if one.asked_s >= since_s)
 
     def submit(self, order: Order) -> bool:
-        """Take an order; False when this incident's eviction is already under way."""
+        """Take an order; False when this incident's, or group's, eviction is under way already."""
         evict = order.evict
         progress = EvictionProgress(
             incident_id=evict.incident_id,
             group=evict.group,
             replica_id=evict.replica_id,
             asked_s=order.asked_s,
-            rungs=(),
+            rungs=order.before,
+            decided_s=order.decided_s,
+            attempt=order.attempt,
         )
         with self._lock:
+            if any(c.progress.group == evict.group for c in self._cases.values() if not c.ended):
+                return False
             before = self._cases.get(evict.incident_id)
             if before is not None:
-                if not before.ended:
-                    return False
                 self._past.append(before.progress)
             case = self._cases[evict.incident_id] = _Case(order, progress)
         self._record(progress)
@@ -152,7 +173,7 @@ class Evictors:
             self._update(case, left_quorum_s=self._clock.now_s())
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Stop; an eviction under way is recorded as failed."""
+        """Stop; an eviction under way is left as it is, for whoever goes on."""
         self._stop.set()
         self._queue.put(None)
         self._thread.join(timeout_s)
@@ -166,17 +187,21 @@ class Evictors:
             except Exception as exc:
                 log.exception("eviction of %s crashed", case.progress.group)
                 failed = f"the evictor crashed: {type(exc).__name__}: {exc}"
+            if case.dropped or self._stop.is_set():
+                continue
+            self._update(case, failed=failed, ended_s=self._clock.now_s())
             if failed is not None:
-                self._update(case, failed=failed)
                 log.warning("eviction of %s failed: %s", case.progress.group, failed)
             with self._lock:
                 case.ended = True
                 self._news.append(case.progress)
 
-    def _carry_out(self, case: _Case) -> str | None:
+    def _carry_out(self, case: _Case) -> str | None:  # noqa: C901, PLR0911 - one step after the other
         """Climb until the accused are gone; the reason when they are not."""
         if case.order.refused is not None:
             return case.order.refused
+        if not self._cleared(case):
+            return "it could not be written down in time, so nobody was asked"
 
         def publish(outcome: RungOutcome) -> None:
             self._update(case, rung=outcome)
@@ -194,7 +219,7 @@ class Evictors:
         )
         if denied is not None:
             publish(denied)
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or case.dropped):
             look = ladder.look()
             self.note(look.lighthouse)
             if look.all_gone:
@@ -206,9 +231,21 @@ class Evictors:
             if failure is not None or ladder.left_unseen(look):
                 ladder.publish(publish, ended=True)
                 return failure
-            ladder.climb(look, publish)
+            if self._permit() is None:
+                ladder.climb(look, publish)
             self._stop.wait(self._patience.pause_s)
-        return "the monitor was stopped during the eviction"
+        return None  # left to whoever goes on with it
+
+    def _cleared(self, case: _Case) -> bool:
+        """Waits until it is on disk that it begins now, and this monitor may act."""
+        end_s = self._clock.now_s() + self._patience.confirm_s
+        while not (self._stop.is_set() or case.dropped):
+            if self._durable() and self._permit() is None:
+                return True
+            if self._clock.now_s() >= end_s:
+                return False
+            self._stop.wait(self._patience.pause_s)
+        return False
 
     def _halted(self, order: Order) -> str | None:
         """Why no further rung may be climbed: a pause stops what the monitor decided."""
@@ -245,6 +282,7 @@ class Evictors:
         gone_s: float | None = None,
         left_quorum_s: float | None = None,
         failed: str | None = None,
+        ended_s: float | None = None,
     ) -> None:
         with self._lock:
             old = case.progress
@@ -257,6 +295,7 @@ class Evictors:
                 gone_s=old.gone_s if gone_s is None else gone_s,
                 left_quorum_s=old.left_quorum_s if left_quorum_s is None else left_quorum_s,
                 failed=old.failed if failed is None else failed,
+                ended_s=old.ended_s if ended_s is None else ended_s,
             )
-        if progress != old:
+        if progress != old and not case.dropped:
             self._record(progress)

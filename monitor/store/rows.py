@@ -58,6 +58,14 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Who writes: only while the lease's row says so in the same transaction."""
+
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """A host to which no group may come back."""
 
@@ -96,6 +104,7 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
         "asked_s": progress.asked_s,
         "decided_s": progress.decided_s,
         "attempt": progress.attempt,
+        "ended_s": progress.ended_s,
         "rungs": [
             {
                 "rung": str(rung.rung),
@@ -121,6 +130,7 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
         asked_s=body["asked_s"],
         decided_s=body.get("decided_s"),
         attempt=body.get("attempt", 1),
+        ended_s=body.get("ended_s"),
         rungs=tuple(
             RungOutcome(
                 rung=Rung(rung["rung"]),

@@ -124,7 +124,9 @@ function decidedWhy(row) {
 function story(incident) {
   const lines = incident.story.map((line) => ({ at: line.at_s, to: line.to, why: line.reason }));
   for (const row of incident.decisions) {
-    lines.push({ at: row.at_s, to: decided(row), why: decidedWhy(row) });
+    const attempt = row.attempt > 1 ? ` (attempt ${row.attempt}: a handover interrupted it)` : "";
+    lines.push({ at: row.at_s, to: decided(row), why: decidedWhy(row) + attempt });
+    if (row.state === "abandoned") lines.push({ at: row.ended_s, to: "abandoned", why: row.outcome });
   }
   const eviction = incident.eviction;
   if (eviction) {
@@ -266,6 +268,14 @@ function showHead(snapshot) {
   show("facts", ...facts.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: String(value) }))));
 }
 
+function isHttp(url) { return /^https?:\/\//.test(url || ""); }
+
+function standing(monitor) {
+  if (!monitor.holder) return "This monitor stands by, and none is active yet: nothing is evicted.";
+  const since = monitor.since_s ? ` since ${date(monitor.since_s)}` : "";
+  return `This monitor stands by and changes nothing. ${monitor.holder} is active${since}; what it wrote is shown here.`;
+}
+
 function showBanners(snapshot, away) {
   const banners = [];
   if (away) {
@@ -273,6 +283,8 @@ function showBanners(snapshot, away) {
     banners.push(["bad", `The monitor is away: ${away}${since}`]);
   }
   if (snapshot) {
+    const standby = snapshot.monitor && snapshot.monitor.role === "standby" ? snapshot.monitor : null;
+    if (standby) banners.push(["info", standing(standby), standby.url]);
     if (snapshot.pause) {
       const until = snapshot.pause.until_s === null ? "until lightkeeper resume" : `until ${new Date(snapshot.pause.until_s * 1000).toLocaleString()}`;
       banners.push(["bad big", `PAUSED by ${snapshot.pause.author} ${until}: ${snapshot.pause.reason}. Nobody is evicted but by hand.`]);
@@ -286,7 +298,8 @@ function showBanners(snapshot, away) {
     }
     for (const trouble of snapshot.troubles) banners.push(["wait", trouble]);
   }
-  show("banners", ...banners.map(([tone, text]) => el("div", { class: `banner ${tone}`, text })));
+  show("banners", ...banners.map(([tone, text, url]) => el("div", { class: `banner ${tone}` },
+    el("span", { text: url ? `${text} ` : text }), isHttp(url) ? el("a", { href: url, text: url }) : null)));
   document.body.classList.toggle("stale", Boolean(away));
 }
 

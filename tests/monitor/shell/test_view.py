@@ -107,6 +107,12 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
             "guard": "cool_down",
             "reason": "too soon",
             "release": "later",
+            "state": "held",
+            "author": "lightkeeper",
+            "epoch": 0,
+            "attempt": 1,
+            "ended_s": None,
+            "outcome": "",
         }
     ]
     assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"
