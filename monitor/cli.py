@@ -7,7 +7,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import analyze, incidents, notify, quarantine, replay, run, status, stragglers
+from monitor.commands import (
+    analyze,
+    incidents,
+    notify,
+    pause,
+    policy,
+    quarantine,
+    replay,
+    run,
+    status,
+    stragglers,
+)
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -69,6 +80,27 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine.EXAMPLES,
         quarantine.add_arguments,
         quarantine.run,
+    )
+    add(
+        "policy",
+        "what may be done about which fault",
+        policy.EXAMPLES,
+        policy.add_arguments,
+        policy.run,
+    )
+    add(
+        "pause",
+        "evict nobody for now",
+        pause.PAUSE_EXAMPLES,
+        pause.add_pause_arguments,
+        pause.run_pause,
+    )
+    add(
+        "resume",
+        "evict again",
+        pause.RESUME_EXAMPLES,
+        pause.add_resume_arguments,
+        pause.run_resume,
     )
     add(
         "notify",

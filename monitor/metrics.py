@@ -242,6 +242,7 @@ class ViewCollector(Collector):
             yield from _lighthouse(view)
             yield from _incidents(view)
             yield from _self(view)
+            yield from _policy(view)
 
 
 class JournalCollector(Collector):
@@ -374,6 +375,27 @@ def _self(view: View) -> Iterator[Metric]:
     yield _gauge("self_health", text, ("state",), states)
     text = "What thresholds are multiplied by because the monitor doubts itself; 1 when well."
     yield _gauge("self_health_scale", text, (), [((), result.health.scale)])
+
+
+def _policy(view: View) -> Iterator[Metric]:
+    """What holds evictions back on a person's word, and what was learned for them."""
+    now_s, learned = view.snapshot.now_s, view.result.learned
+    text = "1 while a person has paused evictions."
+    yield _gauge("paused", text, (), [((), float(view.snapshot.pause is not None))])
+    text = "1 while the monitor evicts nobody and says whom it would (observe mode)."
+    yield _gauge("observe_mode", text, (), [((), float(view.observe))])
+    text = "Evictions of the last hour, by group: what the budgets count."
+    rows = [((str(group),), float(n)) for group, n in sorted(learned.evictions.items())]
+    yield _gauge("evictions_last_hour", text, ("replica_group",), rows)
+    if learned.eviction_cost_s is not None:
+        text = "Fleet seconds that an eviction costs, measured on this job's."
+        yield _gauge("eviction_cost_seconds", text, (), [((), learned.eviction_cost_s)])
+    if view.rules is not None:
+        text = "Unix time at which the policy was loaded; 0: none was, the defaults hold."
+        yield _gauge("policy_loaded_timestamp_seconds", text, (), [((), view.rules.loaded_s)])
+        open_now = float(view.rules.policy.window(now_s) is not None)
+        text = "1 within a maintenance window of the policy."
+        yield _gauge("maintenance", text, (), [((), open_now)])
 
 
 def _incidents(view: View) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,15 +29,19 @@ from monitor.journal.shelf import Shelf as JournalShelf
 from monitor.journal.writer import Journal
 from monitor.keeper import Deeds, Keeper, Parts
 from monitor.keeper.auditor import Auditor
+from monitor.keeper.observed import held_back
 from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.notify import Office, Sink
 from monitor.notify import Terms as NotifyTerms
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
+from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook, standing
 from monitor.snapshot import EvictionProgress, LighthouseAway
 from monitor.store import Place, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
@@ -85,6 +90,8 @@ class Options:
     """Where decisions are written for auditors; None: nowhere but into the store."""
     audit_log_bytes: int = 64_000_000
     """When a new file is begun."""
+    rules: Rulebook | None = None
+    """The policy, whose configuration is `config`; None: no file, and none to reload."""
 
 
 class Service:
@@ -140,6 +147,8 @@ class Service:
         clock = SteadyClock()
         registry, quarantine = Registry(clock, store), Quarantine(clock, store)
         found = registry.restore(remembered.targets)
+        self.rules = options.rules or standing(options.config)
+        pause = PauseSwitch(clock, store)
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
@@ -156,6 +165,7 @@ class Service:
             token=options.token,
             record=store.save_eviction,
             patience=options.patience,
+            paused=pause.why,
             permit=lease.why_not,
             durable=store.flush,
         )
@@ -173,7 +183,7 @@ class Service:
             version=_version(),
         )
         stack.callback(evidence.close)
-        pipeline = Pipeline(options.config)
+        pipeline = Pipeline(options.config, policy=self.rules.current.policy)
 
         def begin(held: Remembered, evictions: Sequence[EvictionProgress], last_tick: int) -> Deeds:
             office = self._office(store, lease, held, instruments, server.url)
@@ -196,6 +206,8 @@ class Service:
             auditor=self._auditor(store, remembered, instruments),
             lease=lease,
             begin=begin,
+            rulebook=self.rules,
+            pause=pause,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -232,6 +244,14 @@ class Service:
         )
         return Auditor(store, instruments, terms, remembered, log)
 
+    def reload(self) -> None:
+        """Read the policy file again; a bad one changes nothing and is told."""
+        try:
+            self.rules.reload(time.time())
+        except PolicyError as exc:
+            for problem in exc.problems:
+                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
+
     def _store_and_lease(self, url: str) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
         stack, options = self._stack, self._options
@@ -254,11 +274,14 @@ class Service:
         options = self._options
         if options.journal is None:
             return None
+        rules = self.rules.applied
         head = Head(
-            config=options.config,
+            config=rules.config,
             version=_version(),
             incidents=held.incidents,
             evictions=tuple(evictions),
+            policy=rules.policy,
+            would=held_back(held.decisions),
         )
         shelf = JournalShelf(options.journal, options.limits)
         return Journal(shelf, head, pipeline.memory, after_tick=last_tick or None)
@@ -319,6 +342,8 @@ class Service:
             review=keeper.review,
             journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
+            rules=self.rules,
+            pause=parts.pause,
         )
 
 

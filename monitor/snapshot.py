@@ -145,6 +145,17 @@ class EvictionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """The big red switch, pressed: nobody is evicted but by hand."""
+
+    reason: str
+    author: str
+    since_s: float
+    until_s: float | None
+    """None: until a person lets it go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vitals:
     """What the monitor measured of itself in one tick; None: not measured."""
 
@@ -176,3 +187,5 @@ class Snapshot:
     """Steps that ranks made before this monitor saw them, of those that the previous tick asked
     for; only rows that hold a pause (`habits.with_pauses`)."""
     vitals: Vitals = Vitals()
+    pause: Pause | None = None
+    """The big red switch; None while it is not pressed."""

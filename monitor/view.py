@@ -19,6 +19,7 @@ from monitor.incident import Incident
 from monitor.lease import Standing
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
+from monitor.policy.effective import Effective
 from monitor.snapshot import (
     EvictionProgress,
     LighthouseAway,
@@ -73,6 +74,8 @@ class View:
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     books: Books = field(default_factory=Books)
     """What accounts are made from."""
+    rules: Effective | None = None
+    """The policy that holds."""
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
     standing: Standing | None = None
@@ -149,6 +152,8 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
         "monitor": None if view.standing is None else view.standing.to_json(),
+        "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
+        "maintenance": _maintenance(view),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -160,6 +165,12 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
         "quarantine": [entry_to_json(entry) for entry in view.quarantine],
     }
+
+
+def _maintenance(view: View) -> dict[str, Any] | None:
+    """The maintenance window that is open, if one is."""
+    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:
@@ -302,8 +313,8 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
 
 
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
-    """One decision for a reader."""
-    return {
+    """One decision for a reader; `would` is the eviction that observe mode held back."""
+    told: dict[str, Any] = {
         "at_s": row.at_s,
         "action": row.action,
         "guard": row.guard,
@@ -315,6 +326,11 @@ def decision_to_json(row: DecisionRow) -> dict[str, Any]:
         "ended_s": row.ended_s,
         "outcome": row.outcome,
     }
+    if row.guard is not None:
+        told["release"] = row.body.get("release", "")
+    if row.action == "would_evict":
+        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return told
 
 
 def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:

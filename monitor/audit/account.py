@@ -30,7 +30,8 @@ class Account:
     why: str
     """By which rule, or which guard held."""
     outcome: str
-    """One of `evicted`, `evicting`, `failed`, `held`, `passed`, `open`."""
+    """One of `evicted`, `evicting`, `failed`, `observed` (would have been evicted), `held`,
+    `passed`, `open`."""
     intervals: tuple[Interval, ...]
     rungs: tuple[RungSpan, ...]
     holds: tuple[HoldSpan, ...]
@@ -111,6 +112,8 @@ def _outcome(case: Case) -> str:
         if case.evictions and case.evictions[-1].failed is not None:
             return "failed"
         return "evicting" if incident.open else "evicted"
+    if case.decisions and case.decisions[-1].action == "would_evict":
+        return "observed"
     held = any(row.action == "hold" for row in case.decisions)
     if incident.open:
         return "held" if held else "open"
@@ -125,7 +128,7 @@ def _decided(case: Case) -> tuple[str, str]:
         rule = f"{incident.kind} is evicted when it fires, {confidence}, and no guard holds"
         author = evicts[-1].author if evicts else "lightkeeper"
         return (author, rule) if author == "lightkeeper" else (author, evicts[-1].reason)
-    holds = [row for row in case.decisions if row.action == "hold"]
+    holds = [row for row in case.decisions if row.action != "evict"]
     if holds:
         return "nobody", f"held by {holds[-1].guard}: {holds[-1].reason}"
     return "nobody", "nothing was to be decided"
@@ -177,6 +180,7 @@ def account_to_json(one: Account) -> dict[str, Any]:
                 "end_s": span.end_s,
                 "seconds": _round(span.seconds),
                 "reason": span.reason,
+                "release": span.release,
             }
             for span in one.holds
         ],

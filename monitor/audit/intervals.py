@@ -59,6 +59,8 @@ class HoldSpan:
     """None while it holds."""
     reason: str
     """The latest."""
+    release: str | None = None
+    """What would release it."""
 
     @property
     def seconds(self) -> float | None:
@@ -139,10 +141,12 @@ def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
     rows = sorted(case.decisions, key=lambda row: row.at_s)
     for number, row in enumerate(rows):
         end_s = rows[number + 1].at_s if number + 1 < len(rows) else case.ended_s
-        if row.action != "hold" or row.guard is None:
+        if row.action == "evict" or row.guard is None:
             continue
-        held = HoldSpan(row.guard, row.at_s, end_s, row.reason)
+        start_s = row.at_s
         if found and found[-1].guard == row.guard and found[-1].end_s == row.at_s:
-            held = HoldSpan(row.guard, found.pop().start_s, end_s, row.reason)
-        found.append(held)
+            start_s = found.pop().start_s
+        release = row.body.get("release")
+        told = None if release is None else str(release)
+        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, told))
     return tuple(found)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from monitor.audit.review import Review
 from monitor.incident import Incident, State
 from monitor.names import Host, IncidentId
-from monitor.snapshot import EvictionProgress
+from monitor.snapshot import EvictionProgress, Pause
 from monitor.store import DecisionRow, DecisionState, QuarantineEntry
 
 OURSELVES: Final = "lightkeeper"
@@ -126,6 +126,20 @@ def quarantine(before: Entries, after: Entries, now_s: float) -> Iterator[Line]:
             why = "its time is over" if expired else "released"
             what = f"quarantine {host} ended"
             yield line(now_s, "quarantine", by, what, why, incident=entry.incident_id)
+
+
+def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[Line]:
+    """The big red switch."""
+    if before == after:
+        return
+    if after is not None:
+        yield line(
+            after.since_s, "pause", after.author, "paused", after.reason, until_s=after.until_s
+        )
+    elif before is not None:
+        expired = before.until_s is not None and before.until_s <= now_s
+        by, why = (OURSELVES, "its time is over") if expired else ("a person", "resumed")
+        yield line(now_s, "pause", by, "resumed", why)
 
 
 def review(incident_id: IncidentId, said: Review) -> Line:

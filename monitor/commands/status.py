@@ -10,6 +10,7 @@ from rich.text import Text
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE
+from monitor.commands.policy import pause_line
 from monitor.commands.tables import age, cell, console, moment, print_json, table, word
 
 STATUS_EXAMPLES = """\
@@ -36,6 +37,8 @@ def run_status(args: argparse.Namespace) -> int:
         out.print(Text(f"! unknown: {one['kind']}: {one['why']}", style="magenta"))
     for trouble in body["troubles"]:
         out.print(Text(f"! {trouble}", style="yellow"))
+    if pause := body.get("pause"):  # an older monitor has none
+        out.print(Text(pause_line(pause), style="bold red"))
     if body["observe"]:
         out.print(Text("observe mode: nothing is evicted", style="bold cyan"))
     out.print(Text(_lighthouse(body["lighthouse"])))

@@ -87,7 +87,9 @@ def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
     yield from _title("What was done")
     yield from _row("decided by", f"{account.get('decided_by', '?')}: {account.get('why', '?')}")
     for held in account.get("holds", ()):
-        yield from _row("held", f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}")
+        release = f"; released by: {held['release']}" if held.get("release") else ""
+        told = f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}{release}"
+        yield from _row("held", told)
     for rung in account.get("rungs", ()):
         result = f"{rung['result']}, " if rung["result"] else ""
         told = f"{result}{_span(rung['seconds'])}: {rung['detail']}"
@@ -185,7 +187,10 @@ def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]
     if outcome == "failed":
         yield f"the eviction failed: end the processes of {_list(body['groups'])} by hand"
     if outcome == "held" and body["state"] != "resolved" and holds:
+        released = holds[-1].get("release")
         yield f"nobody is evicted while {holds[-1]['guard']} holds: {holds[-1]['reason']}"
+        if released:
+            yield f"what would release it: {released}"
         yield "a person may: POST /v1/groups/GROUP/evict (docs/read-an-incident.md, the guards)"
     if kind in ("mismatch", "deadlock"):
         yield "a fault of the program, mostly: read the line that the evidence names"

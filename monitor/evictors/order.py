@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from monitor.names import RankName
 from monitor.policy import Evict
 from monitor.snapshot import RungOutcome
+
+AUTHOR: Final = "lightkeeper"
+"""Of what the monitor decided itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Order:
     accused: tuple[Accused, ...]
     """Every rank of the group, as the deciding tick saw it."""
     asked_s: float
-    author: str = "lightkeeper"
+    author: str = AUTHOR
     refused: str | None = None
     """Why it must not be carried out after all: the group has restarted since."""
     stood: Mapping[RankName, int] = field(default_factory=dict)

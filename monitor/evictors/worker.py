@@ -18,7 +18,7 @@ from monitor.evictors.ladder import (
     wait_for_evidence,
 )
 from monitor.evictors.look import Looker
-from monitor.evictors.order import Order, Patience
+from monitor.evictors.order import AUTHOR, Order, Patience
 from monitor.fetch import Fetcher
 from monitor.lighthouse import Lighthouse
 from monitor.names import IncidentId
@@ -59,6 +59,7 @@ class Evictors:
         token: str | None,
         record: Callable[[EvictionProgress], None],
         patience: Patience | None = None,
+        paused: Callable[[], str | None] = lambda: None,
         permit: Callable[[], str | None] = lambda: None,
         durable: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -73,6 +74,7 @@ class Evictors:
         self._token = token
         self._record = record
         self._patience = patience or Patience()
+        self._paused = paused
         self._permit = permit
         self._durable = durable
         self._lock = threading.Lock()
@@ -194,7 +196,7 @@ class Evictors:
                 case.ended = True
                 self._news.append(case.progress)
 
-    def _carry_out(self, case: _Case) -> str | None:  # noqa: C901 - one step after the other
+    def _carry_out(self, case: _Case) -> str | None:  # noqa: C901, PLR0911 - one step after the other
         """Climb until the accused are gone; the reason when they are not."""
         if case.order.refused is not None:
             return case.order.refused
@@ -210,6 +212,8 @@ class Evictors:
         ladder = self._ladder(case.order)
         if case.order.stood and ladder.look().moving(case.order.stood):
             return RECOVERED
+        if (halted := self._halted(case.order)) is not None:
+            return halted
         denied = quarantine_hosts(
             case.order, self._quarantine, self._clock, self._patience.quarantine_s
         )
@@ -223,7 +227,7 @@ class Evictors:
                 ladder.publish(publish, ended=True)
                 log.info("eviction of %s: every accused process is gone", case.progress.group)
                 return None
-            failure = ladder.failure(look)
+            failure = ladder.failure(look) or self._halted(case.order)
             if failure is not None or ladder.left_unseen(look):
                 ladder.publish(publish, ended=True)
                 return failure
@@ -242,6 +246,11 @@ class Evictors:
                 return False
             self._stop.wait(self._patience.pause_s)
         return False
+
+    def _halted(self, order: Order) -> str | None:
+        """Why no further rung may be climbed: a pause stops what the monitor decided."""
+        why = self._paused() if order.author == AUTHOR else None
+        return None if why is None else f"{why}: its other rungs are not climbed"
 
     def _ladder(self, order: Order) -> Ladder:
         looker = Looker(

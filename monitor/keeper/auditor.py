@@ -21,7 +21,7 @@ from monitor.audit.review import Review, review_to_json
 from monitor.incident import Incident
 from monitor.metrics import Instruments
 from monitor.names import Host, IncidentId
-from monitor.snapshot import EvictionProgress, Snapshot
+from monitor.snapshot import EvictionProgress, Pause, Snapshot
 from monitor.store import DecisionRow, DecisionState, QuarantineEntry, Remembered
 
 BY_HAND: Final = "manual-"
@@ -65,6 +65,10 @@ class Auditor:
             entry.host: entry for entry in remembered.quarantine
         }
 
+        self._pause: Pause | None = None
+        self._looked = False
+        """Whether it is known what was paused before: a restart presses no switch."""
+
     @property
     def books(self) -> Books:
         """As they stand."""
@@ -87,6 +91,9 @@ class Auditor:
         after = {entry.host: entry for entry in hosts}
         found += lines.quarantine(self._quarantine, after, snapshot.now_s)
         self._quarantine = after
+        if self._looked:
+            found += lines.paused(self._pause, snapshot.pause, snapshot.now_s)
+        self._pause, self._looked = snapshot.pause, True
         found.sort(key=lambda line: float(line["at_s"]))
         self._write(found, wait=False)
 
@@ -111,10 +118,6 @@ class Auditor:
             self._books = replace(self._books, reviews=reviews)
         self._desk.save_audit(incident_id, REVIEW, review_to_json(said))
         self._write([lines.review(incident_id, said)], wait=True)
-
-    def noted(self, line: lines.Line) -> None:
-        """Anything else that belongs into the log, such as a pause."""
-        self._write([line], wait=False)
 
     def count(
         self,

@@ -22,6 +22,7 @@ from monitor.incident import Incident
 from monitor.journal.writer import Stats
 from monitor.keeper.docket import Docket
 from monitor.keeper.handover import Handover
+from monitor.keeper.observed import rungs_for
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
@@ -99,6 +100,8 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
+        with self._part("policy"):
+            self._reconfigure()
         with self._part("lease"):
             self.take_part()
         with self._part("targets"):
@@ -138,6 +141,20 @@ class Keeper:
         else:
             if self._broken.pop(name, None) is not None:
                 log.info("%s works again", name)
+
+    def _reconfigure(self) -> None:
+        """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
+        parts = self._parts
+        fresh = None if parts.rulebook is None else parts.rulebook.take()
+        if fresh is None:
+            return
+        parts.judge.reconfigure(fresh.config, fresh.policy)
+        journal = self._handover.deeds.journal
+        if journal is not None:
+            journal.reconfigure(
+                fresh.config, fresh.policy, after_tick=self._tick - 1, now_s=parts.clock.now_s()
+            )
+        log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
 
     # -- who acts -----------------------------------------------------------------------------
 
@@ -208,6 +225,7 @@ class Keeper:
             evictions=parts.evictors.progress(),
             steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
+            pause=None if parts.pause is None else parts.pause.current(),
         )
 
     def _learn(self, sweep: Sweep) -> None:
@@ -265,7 +283,8 @@ class Keeper:
                     self._decided(decision, snapshot)
                 else:
                     self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
-                    row = parts.store.save_decision(decision, snapshot.now_s)
+                    rungs = rungs_for(decision, parts)
+                    row = parts.store.save_decision(decision, snapshot.now_s, rungs=rungs)
                     self._told(row)
                     parts.instruments.holds.labels(str(decision.guard)).inc()
             patience_s = parts.config.eviction_deadline_s
@@ -348,10 +367,12 @@ class Keeper:
         quarantine = parts.quarantine.active()
         parts.store.flush()
         incidents = self._chronicle.incidents()
+        rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
             result=result,
-            observe=parts.config.observe,
+            observe=parts.config.observe if rules is None else rules.config.observe,
+            rules=rules,
             incidents=incidents,
             decisions=self._chronicle.decisions(),
             evictions=self._chronicle.evictions(),

@@ -17,9 +17,12 @@ from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import TickResult
+from monitor.policy import PastEviction, Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
@@ -33,12 +36,17 @@ class Judge(Protocol):
         """Judge one snapshot."""
         ...
 
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """Judge by these from the next snapshot on."""
+        ...
+
     def go_on(
         self,
         incidents: Sequence[Incident],
         evictions: Sequence[EvictionProgress],
         *,
         deciding: bool = True,
+        would: Sequence[PastEviction] = (),
     ) -> None:
         """Go on from what the store holds; what was seen stays."""
         ...
@@ -79,6 +87,8 @@ class Parts:
     notify: Office | None = None
     journal: Journal | None = None
     auditor: Auditor | None = None
+    rulebook: Rulebook | None = None
+    pause: PauseSwitch | None = None
     lease: Lease | None = None
     """None: there is no other monitor, and this one acts."""
     begin: Callable[[Remembered, Sequence[EvictionProgress], int], Deeds] | None = None

@@ -24,11 +24,11 @@ def troubles(
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
     if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
         yield f"the lease cannot be renewed ({problem}): nobody acts"
-    for own in (parts.evidence, deeds.notify, parts.auditor, deeds.journal):
-        if own is not None:
-            yield from own.troubles()
-    for part, problem in sorted(broken.items()):
-        yield f"{part} failed: {problem}"
+    for part in (parts.evidence, deeds.notify, parts.auditor, deeds.journal, parts.rulebook):
+        if part is not None:
+            yield from part.troubles()
+    for name, problem in sorted(broken.items()):
+        yield f"{name} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):
         if not any(problem in why for why in result.unknown.values()):
             yield f"{detector} crashed: {problem}"  # the others are told as unknown

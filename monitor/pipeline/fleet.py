@@ -10,6 +10,7 @@ from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host
+from monitor.pipeline.experience import Experience
 from monitor.policy import Fleet, GroupView, PastEviction
 from monitor.snapshot import LighthouseAway, Snapshot
 from monitor.tracker import Tracker
@@ -24,6 +25,7 @@ def fleet_of(
     config: KeeperConfig,
     past: Iterable[PastEviction],
     doubt: str | None,
+    experience: Experience,
 ) -> Fleet:
     """What the decisions of this tick are made on.
 
@@ -34,6 +36,7 @@ def fleet_of(
         config: thresholds.
         past: evictions asked for within the budget's hour.
         doubt: why the monitor does not trust itself; None while it does.
+        experience: what earlier evictions and the Lighthouse have taught.
     """
     accused = frozenset(
         group
@@ -60,9 +63,8 @@ def fleet_of(
         lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
         past=tuple(p for p in past if p.incident_id not in tracker.cut_short),
         in_flight=_in_flight(tracker, snapshot, config),
-        evicted_signatures=Counter(
-            i.signature for i in fired if not i.open and i.milestones.evict_asked_s is not None
-        ),
+        would=tuple(experience.would),
+        lessons=experience.all(),
         deaths=Counter(
             Host(host)
             for i in fired
@@ -70,7 +72,23 @@ def fleet_of(
             for host in i.verdict.evidence.get("host", "").split(", ")
             if host
         ),
+        dead_hosts=_dead_hosts(history, config),
+        min_replicas_told=experience.min_replicas,
+        pause=snapshot.pause,
     )
+
+
+def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
+    """Hosts on which every rank is known to be dead, or has been silent for as long as it takes to
+    call a host lost.
+    """
+    lives: dict[Host, bool] = {}
+    for track in history.present():
+        silent_s = track.silent_since_s
+        lost = silent_s is not None and history.now_s - silent_s >= config.host_lost_s
+        host = track.identity.host
+        lives[host] = lives.get(host, False) or not (lost or track.died_s is not None)
+    return frozenset(host for host, alive in lives.items() if not alive)
 
 
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:

@@ -30,7 +30,7 @@ class DecisionRow:
     incident_id: IncidentId
     at_s: float
     action: str
-    """`evict` or `hold`."""
+    """`evict`, `hold`, or `would_evict`: held back by observe mode alone."""
     guard: str | None
     reason: str
     state: DecisionState = DecisionState.HELD
@@ -43,7 +43,8 @@ class DecisionRow:
     outcome: str = ""
     """What came of it, once it has ended."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations."""
+    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations; of a
+    hold what would release it; of one by observe mode both, and the rungs it would have climbed."""
 
     @property
     def open(self) -> bool:

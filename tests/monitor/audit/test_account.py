@@ -190,6 +190,17 @@ def test_an_eviction_that_failed_is_said() -> None:
     assert account(case(evictions=(failed,))).outcome == "failed"
 
 
+def test_observe_mode_is_told_as_what_would_have_been() -> None:
+    would = DecisionRow(ID, 107.0, "would_evict", "observe", "would evict rg_1",
+                        body={"release": "start it without --observe"})  # fmt: skip
+    one = account(replace(unevicted(hang()), decisions=(*ROWS[:1], would)))
+    assert (one.outcome, one.decided_by) == ("observed", "nobody")
+    assert [(held.guard, held.seconds, held.release) for held in one.holds] == [
+        ("cool_down", 1.0, None), ("observe", 9.0, "start it without --observe"),
+    ]  # fmt: skip
+    assert bounds(one.saved) == (0.0, 0.0)
+
+
 def test_who_held_and_why_is_the_answer_when_nobody_was_evicted() -> None:
     one = account(replace(unevicted(hang()), decisions=ROWS[:2]))
     assert (one.outcome, one.decided_by) == ("held", "nobody")

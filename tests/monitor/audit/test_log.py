@@ -14,6 +14,7 @@ import pytest
 from monitor.audit import lines
 from monitor.audit.logfile import KEPT, WAITING, LogFile
 from monitor.names import Host
+from monitor.snapshot import Pause
 from monitor.store import DecisionState
 from tests.monitor.audit.scene import EVICTION, ID, ROWS, WRONG, hang
 from tests.monitor.shell.fakes import wait_until
@@ -90,6 +91,17 @@ def test_the_quarantine_says_who_added_and_who_let_go() -> None:
     assert (released["by"], released["why"]) == ("a person", "released")
     assert (expired["by"], expired["why"]) == ("lightkeeper", "its time is over")
     assert list(lines.quarantine(listed, listed, 104.0)) == []
+
+
+def test_the_big_red_switch_says_who_pressed_it_and_who_let_go() -> None:
+    pause = Pause("maintenance", "ann", 100.0, 200.0)
+    (line,) = lines.paused(None, pause, 101.0)
+    assert (line["at_s"], line["by"], line["what"], line["why"]) == (
+        100.0, "ann", "paused", "maintenance",
+    )  # fmt: skip
+    told = [lines.paused(pause, None, now_s) for now_s in (150.0, 200.0)]
+    assert [next(line)["by"] for line in told] == ["a person", "lightkeeper"]
+    assert list(lines.paused(pause, pause, 150.0)) == []
 
 
 def test_a_review_bears_the_name_of_who_said_so() -> None:
