@@ -28,13 +28,21 @@ every command explains itself: lightkeeper COMMAND --help
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands."""
-    from monitor.commands import (  # noqa: PLC0415  `admit` starts before every group: it is quick
+    """The parser with all commands.
+
+    They are imported here, not above: `lightkeeper admit` stands before every start of a group.
+    """
+    from monitor.commands import (  # noqa: PLC0415
         analyze,
+        gate,
+        incidents,
         notify,
+        pause,
+        policy,
         quarantine,
         replay,
         run,
+        schedulers,
         status,
         stragglers,
     )
@@ -60,6 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
     add(
+        "gate",
+        "in front of the Lighthouse: keeps evicted and quarantined groups out of the quorum",
+        gate.EXAMPLES,
+        gate.add_arguments,
+        gate.carry_out,
+    )
+    add(
         "status",
         "what the monitor sees now",
         status.STATUS_EXAMPLES,
@@ -69,9 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "incidents",
         "what went wrong, and what was done",
-        status.INCIDENTS_EXAMPLES,
-        status.add_incidents_arguments,
-        status.run_incidents,
+        incidents.EXAMPLES,
+        incidents.add_arguments,
+        incidents.run,
     )
     add(
         "quarantine",
@@ -81,6 +96,34 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine.run,
     )
     commands.add_parser("admit", help="may a group start on this host? then run it", add_help=False)
+    add(
+        "policy",
+        "what may be done about which fault",
+        policy.EXAMPLES,
+        policy.add_arguments,
+        policy.run,
+    )
+    add(
+        "pause",
+        "evict nobody for now",
+        pause.PAUSE_EXAMPLES,
+        pause.add_pause_arguments,
+        pause.run_pause,
+    )
+    add(
+        "resume",
+        "evict again",
+        pause.RESUME_EXAMPLES,
+        pause.add_resume_arguments,
+        pause.run_resume,
+    )
+    add(
+        "schedulers",
+        "would Slurm, Kubernetes or the webhook do what the monitor asks for?",
+        schedulers.EXAMPLES,
+        schedulers.add_arguments,
+        schedulers.run,
+    )
     add(
         "notify",
         "test the messages to people and pagers",

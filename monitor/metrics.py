@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from monitor.incident import Incident, Milestones
 from monitor.journal.writer import Stats
 from monitor.lease import Standing
-from monitor.names import split_rank_name
+from monitor.names import group_of_replica, split_rank_name
 from monitor.pipeline import RankHealth
 from monitor.self_health import Condition
 from monitor.snapshot import LighthouseAway, LighthouseView
@@ -30,7 +30,12 @@ from monitor.view import View, groups_of
 _TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HOSTS_TOLD: Final = 100
 """Hosts with a record that are told by name: a series each, and names of hosts come and go."""
-_STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_STAGE_BUCKETS: Final = (
+    0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
+
+_MEMBERS_SHOWN: Final = 4096
+"""Series of a metric by member; a job of more groups has other worries."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
@@ -97,6 +102,18 @@ class Instruments:
             registry=made,
         )
 
+        self.scheduler_requests = Counter(
+            "lightkeeper_scheduler_requests_total",
+            "Requests by which a scheduler follows the quarantine list, by action and outcome.",
+            ("scheduler", "action", "outcome"),
+            registry=made,
+        )
+        self.scheduler_hosts = LiveGauge(
+            "lightkeeper_scheduler_hosts",
+            "Quarantined hosts by who keeps them out: ours, foreign (somebody else), failing.",
+            ("scheduler", "state"),
+            registry=made,
+        )
         self.evidence = Counter(
             "lightkeeper_evidence_captures_total",
             "Captures of evidence, by moment (firing, eviction) and outcome.",
@@ -130,6 +147,44 @@ class Instruments:
             ("sink",),
             registry=made,
         )
+
+        self.lost = Counter(
+            "lightkeeper_lost_rank_seconds_total",
+            "Rank-seconds that waited for faults, at least, once their accounts are complete.",
+            ("kind",),
+            registry=made,
+        )
+        self.saved = Counter(
+            "lightkeeper_saved_rank_seconds_total",
+            "Rank-seconds that evictions saved, at least, by lightkeeper's own account.",
+            ("kind",),
+            registry=made,
+        )
+        self.spent = Counter(
+            "lightkeeper_spent_rank_seconds_total",
+            "Rank-seconds that evictions cost more than they may have saved, at most.",
+            ("kind",),
+            registry=made,
+        )
+        self.unaccounted = Counter(
+            "lightkeeper_unaccounted_incidents_total",
+            "Incidents of which it cannot be told what they lost or what their eviction saved.",
+            ("kind", "what"),
+            registry=made,
+        )
+
+    def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
+        """Count one incident's account by its lower bounds; None: it cannot be told."""
+        if lost is None:
+            self.unaccounted.labels(kind, "lost").inc()
+        else:
+            self.lost.labels(kind).inc(max(0.0, lost))
+        if saved is None:
+            self.unaccounted.labels(kind, "saved").inc()
+        elif saved >= 0:
+            self.saved.labels(kind).inc(saved)
+        else:
+            self.spent.labels(kind).inc(-saved)
 
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""
@@ -192,6 +247,7 @@ class ViewCollector(Collector):
             yield from _incidents(view)
             yield from _quarantine(view)
             yield from _self(view)
+            yield from _policy(view)
 
 
 class JournalCollector(Collector):
@@ -302,7 +358,21 @@ def _groups(view: View) -> Iterator[Metric]:
 
 
 def _lighthouse(view: View) -> Iterator[Metric]:
-    lighthouse = view.snapshot.lighthouse
+    lighthouse, record = view.snapshot.lighthouse, view.lighthouse
+    for name, text, count in (
+        (
+            "lighthouse_restarts",
+            "Restarts of the Lighthouse seen by this monitor.",
+            record.restarts,
+        ),
+        ("quorum_changes", "Quorums formed since this monitor looks.", record.quorum_changes),
+    ):
+        counter = CounterMetricFamily(f"lightkeeper_{name}", text)
+        counter.add_metric((), count)
+        yield counter
+    if record.view_s is not None:
+        text = "Unix time at which the Lighthouse's page was last read."
+        yield _gauge("lighthouse_read_timestamp_seconds", text, (), [((), record.view_s)])
     up = 0.0 if isinstance(lighthouse, LighthouseAway) else 1.0
     yield _gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", (), [((), up)])
     if isinstance(lighthouse, LighthouseView):
@@ -311,6 +381,23 @@ def _lighthouse(view: View) -> Iterator[Metric]:
         yield _gauge("quorum_id", "Id of the last quorum.", (), [((), quorum_id)])
         text = "Members of the last quorum."
         yield _gauge("quorum_participants", text, (), [((), members)])
+        text = (
+            "Age of the last heartbeat of each member of the last quorum, as the Lighthouse says."
+        )
+        yield _gauge("member_heartbeat_age_seconds", text, ("replica_group",), _beats(lighthouse))
+
+
+def _beats(view: LighthouseView) -> list[Row]:
+    """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
+    ages_s: dict[str, float] = {}
+    for member in view.members[:_MEMBERS_SHOWN]:
+        age_s, group = (
+            view.heartbeat_ages_s.get(member.replica_id),
+            group_of_replica(member.replica_id),
+        )
+        if age_s is not None:
+            ages_s[group] = max(age_s, ages_s.get(group, 0.0))
+    return [((group,), age_s) for group, age_s in sorted(ages_s.items())]
 
 
 def _self(view: View) -> Iterator[Metric]:
@@ -324,6 +411,27 @@ def _self(view: View) -> Iterator[Metric]:
     yield _gauge("self_health", text, ("state",), states)
     text = "What thresholds are multiplied by because the monitor doubts itself; 1 when well."
     yield _gauge("self_health_scale", text, (), [((), result.health.scale)])
+
+
+def _policy(view: View) -> Iterator[Metric]:
+    """What holds evictions back on a person's word, and what was learned for them."""
+    now_s, learned = view.snapshot.now_s, view.result.learned
+    text = "1 while a person has paused evictions."
+    yield _gauge("paused", text, (), [((), float(view.snapshot.pause is not None))])
+    text = "1 while the monitor evicts nobody and says whom it would (observe mode)."
+    yield _gauge("observe_mode", text, (), [((), float(view.observe))])
+    text = "Evictions of the last hour, by group: what the budgets count."
+    rows = [((str(group),), float(n)) for group, n in sorted(learned.evictions.items())]
+    yield _gauge("evictions_last_hour", text, ("replica_group",), rows)
+    if learned.eviction_cost_s is not None:
+        text = "Fleet seconds that an eviction costs, measured on this job's."
+        yield _gauge("eviction_cost_seconds", text, (), [((), learned.eviction_cost_s)])
+    if view.rules is not None:
+        text = "Unix time at which the policy was loaded; 0: none was, the defaults hold."
+        yield _gauge("policy_loaded_timestamp_seconds", text, (), [((), view.rules.loaded_s)])
+        open_now = float(view.rules.policy.window(now_s) is not None)
+        text = "1 within a maintenance window of the policy."
+        yield _gauge("maintenance", text, (), [((), open_now)])
 
 
 def _incidents(view: View) -> Iterator[Metric]:

@@ -11,8 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from monitor.audit.account import account, account_to_json
+from monitor.audit.books import Books
+from monitor.audit.case import Case
+from monitor.audit.review import review_to_json
 from monitor.incident import Incident
 from monitor.lease import Standing
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import (
     GroupName,
     Host,
@@ -23,6 +28,7 @@ from monitor.names import (
     split_rank_name,
 )
 from monitor.pipeline import RankHealth, TickResult
+from monitor.policy.effective import Effective
 from monitor.quarantine.record import HostRecord
 from monitor.snapshot import (
     EvictionProgress,
@@ -86,6 +92,11 @@ class View:
     hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
     """The record of every host of which anything is known."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    """What accounts are made from."""
+    rules: Effective | None = None
+    """The policy that holds."""
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
     standing: Standing | None = None
@@ -162,6 +173,8 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
         "monitor": None if view.standing is None else view.standing.to_json(),
+        "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
+        "maintenance": _maintenance(view),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -180,6 +193,12 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
             for entry in view.quarantine_groups
         ],
     }
+
+
+def _maintenance(view: View) -> dict[str, Any] | None:
+    """The maintenance window that is open, if one is."""
+    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:
@@ -257,6 +276,7 @@ def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
         "host": identity.host,
         "pid": identity.pid,
         "incarnation": identity.incarnation,
+        "place": dict(identity.place),
         "url": seen.url,
         "health": str(view.result.rank_health.get(seen.rank, "unknown")),
         "process_state": None if report is None else report.process.state,
@@ -281,9 +301,15 @@ def _finite(value: float | None) -> float | None:
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
+def case_of(view: View, incident: Incident) -> Case:
+    """Everything that the account of an incident is made from."""
+    rows = view.decisions.get(incident.id, ())
+    return view.books.case(incident, rows, view.snapshot.now_s)
+
+
 def incident_json(view: View, incident: Incident) -> dict[str, Any]:
     """One incident for a reader: its story, what was decided, and how the eviction went."""
-    verdict = incident.verdict
+    verdict, case = incident.verdict, case_of(view, incident)
     eviction = view.evictions.get(incident.id)
     return {
         "id": incident.id,
@@ -308,13 +334,16 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "resolution": incident.resolution,
         "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
         "eviction": None if eviction is None else eviction_to_json(eviction),
+        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
+        "account": account_to_json(account(case)),
+        "review": None if case.review is None else review_to_json(case.review),
         "bundle": _bundle_json(view, incident.id),
     }
 
 
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
-    """One decision for a reader."""
-    return {
+    """One decision for a reader; `would` is the eviction that observe mode held back."""
+    told: dict[str, Any] = {
         "at_s": row.at_s,
         "action": row.action,
         "guard": row.guard,
@@ -326,6 +355,11 @@ def decision_to_json(row: DecisionRow) -> dict[str, Any]:
         "ended_s": row.ended_s,
         "outcome": row.outcome,
     }
+    if row.guard is not None:
+        told["release"] = row.body.get("release", "")
+    if row.action == "would_evict":
+        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return told
 
 
 def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:

@@ -98,7 +98,7 @@ def release_group(group: str) -> Response:
 
 def _hold_out(name: str, scope: Scope) -> Response:
     body, now_s = json_body(), the_desk().clock.now_s()
-    hours, incident = _hours(body), body.get("incident_id")
+    hours, incident = hours_of(body), body.get("incident_id")
     entry = the_desk().quarantine.add(
         QuarantineEntry(
             name=name,
@@ -138,7 +138,12 @@ def evict(group: str) -> Response:
         incident_id = the_desk().evict(GroupName(group), reason)
     except NotPossible as exc:
         raise Refusal(409, str(exc)) from exc
-    return answer({"schema": SCHEMA, "incident_id": incident_id})
+    switch = the_desk().pause
+    pause = None if switch is None else switch.current()
+    if pause is None:
+        return answer({"schema": SCHEMA, "incident_id": incident_id})
+    why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"
+    return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
 
 
 def _check_names(identity: Identity) -> None:
@@ -157,7 +162,12 @@ def _name(key: str, value: str) -> str:
     return value
 
 
-def _hours(body: Mapping[str, Any]) -> float | None:
+def hours_of(body: Mapping[str, Any]) -> float | None:
+    """For how long, in hours; None when that is not said.
+
+    Raises:
+        Refusal: no such time.
+    """
     hours = body.get("hours")
     if hours is None:
         return None

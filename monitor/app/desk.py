@@ -10,11 +10,14 @@ from typing import Final, cast
 from flask import Flask, current_app
 from prometheus_client import CollectorRegistry
 
+from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
 from monitor.lease import Standing
 from monitor.names import GroupName, IncidentId
+from monitor.pausing import PauseSwitch
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
 from monitor.targets import Registry
 from monitor.view import View
 
@@ -40,10 +43,16 @@ class Desk:
     """Whether only this machine can reach the monitor."""
     open_reads: bool = False
     """Whether anybody who reaches the monitor may read ranks through it."""
+    review: Callable[[IncidentId, Review], None] = lambda _, __: None
+    """Raises `NotPossible`."""
+    journal: Path | None = None
+    """Folder of the journal, for who replays it."""
     standing: Callable[[], Standing] | None = None
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
+    rules: Rulebook | None = None
+    pause: PauseSwitch | None = None
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from monitor.keeper.docket import Docket
+from monitor.keeper.observed import held_back
 from monitor.keeper.parts import Deeds, Parts
+from monitor.pausing import SWITCH
 from monitor.store import Fence, Remembered
 
 if TYPE_CHECKING:
@@ -89,7 +91,8 @@ class Handover:
             return
         found = parts.store.remembered()
         parts.evictors.follow(found.evictions)
-        parts.judge.go_on(found.incidents, parts.evictors.progress(), deciding=False)
+        progress, would = parts.evictors.progress(), held_back(found.decisions)
+        parts.judge.go_on(found.incidents, progress, deciding=False, would=would)
         self._adopt(found)
         self._read = writes
 
@@ -97,7 +100,7 @@ class Handover:
         parts = self._parts
         found = parts.store.lead(fence)
         evictions = parts.evictors.restore(found.evictions)
-        parts.judge.go_on(found.incidents, evictions)
+        parts.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
         self._adopt(found)
         parts.registry.save_all()
         self._docket.take_over(found, parts.clock.now_s())
@@ -109,4 +112,8 @@ class Handover:
     def _adopt(self, found: Remembered) -> None:
         self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
         self._parts.registry.adopt(found.targets)
+        if self._parts.pause is not None:
+            self._parts.pause.restore(found.switches.get(SWITCH))
+        if self._parts.gatekeeper is not None:
+            self._parts.gatekeeper.remember(found.evictions)
         self._show(found)

@@ -8,17 +8,22 @@ from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors
+from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
 from monitor.incident import Incident
 from monitor.journal.writer import Journal
+from monitor.keeper.auditor import Auditor
 from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import TickResult
+from monitor.policy import PastEviction, Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
+from monitor.schedulers.follow import Followers
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
@@ -38,8 +43,13 @@ class Judge(Protocol):
         evictions: Sequence[EvictionProgress],
         *,
         deciding: bool = True,
+        would: Sequence[PastEviction] = (),
     ) -> None:
         """Go on from what the store holds; what was seen stays."""
+        ...
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """Judge by these from the next snapshot on."""
         ...
 
 
@@ -77,8 +87,13 @@ class Parts:
     evidence: Evidence | None = None
     notify: Office | None = None
     journal: Journal | None = None
+    auditor: Auditor | None = None
     lease: Lease | None = None
     """None: there is no other monitor, and this one acts."""
     begin: Callable[[Remembered, Sequence[EvictionProgress], int], Deeds] | None = None
     """Makes what only the active monitor has, from what the store held, the evictions of the last
     hour, and the number of the last tick."""
+    rulebook: Rulebook | None = None
+    pause: PauseSwitch | None = None
+    gatekeeper: Gatekeeper | None = None
+    schedulers: Followers | None = None

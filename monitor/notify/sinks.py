@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
 from monitor.notify.notices import Ending, Event, Notice, Status
 
@@ -20,6 +19,7 @@ _ALERT_NAMES: Final = {
     Event.INCIDENT: "LightkeeperIncident",
     Event.EVICTION_FAILED: "LightkeeperEvictionFailed",
     Event.HELD: "LightkeeperHeld",
+    Event.EVICTION: "LightkeeperEviction",
     Event.TEST: "LightkeeperTest",
 }
 
@@ -31,6 +31,8 @@ class Message:
     notice: Notice
     at_s: float
     ended: Ending | None = None
+    ref: str | None = None
+    """What the sink calls it since it was sent first; None: it knows nothing of it yet."""
 
     @property
     def status(self) -> Status:
@@ -45,6 +47,7 @@ class Post:
     url: str = field(repr=False)
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    method: str = "POST"
 
 
 class Sink(Protocol):
@@ -244,19 +247,3 @@ def _moment(at_s: float) -> str:
 
 def _dump(body: Any) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def shown_url(url: str) -> str:
-    """Scheme, host and port: what stands behind them may be the secret."""
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
-
-
-def without_secrets(url: str, text: str) -> str:
-    """A text in which nothing of a URL stands but its host."""
-    parts = urlsplit(url)
-    clean = text.replace(url, shown_url(url))
-    for secret in (parts.path, parts.query, parts.password or ""):
-        clean = clean.replace(secret, "...") if len(secret) > 1 else clean
-    return clean

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from monitor.incident import Incident, incident_to_json
-from monitor.names import RankName
-from monitor.policy import Decision, Evict
-from monitor.snapshot import EvictionProgress
+from monitor.names import IncidentId, RankName
+from monitor.policy import Decision, Evict, Hold
+from monitor.snapshot import EvictionProgress, Rung
 from monitor.store.place import Place, StoreError, parse_place
 from monitor.store.reading import remembered
 from monitor.store.rows import (
@@ -139,8 +139,12 @@ class Store:
         *,
         author: str = "lightkeeper",
         accused: Mapping[RankName, str] | None = None,
+        rungs: Sequence[Rung] = (),
     ) -> DecisionRow:
-        """Remember a decision; `flush` before it is carried out."""
+        """Remember a decision; `flush` before it is carried out.
+
+        `rungs`: those that an eviction would have climbed which observe mode held back.
+        """
         if isinstance(decision, Evict):
             body = {
                 "group": decision.group,
@@ -154,9 +158,11 @@ class Store:
             )  # fmt: skip
         else:
             guard = str(decision.guard)
+            action = "hold" if decision.would is None else "would_evict"
             row = DecisionRow(
-                decision.incident_id, at_s, "hold", guard, decision.reason, epoch=self._epoch
-            )
+                decision.incident_id, at_s, action, guard, decision.reason, epoch=self._epoch,
+                body=_held(decision, rungs),
+            )  # fmt: skip
         self.save_decision_row(row)
         return row
 
@@ -218,6 +224,11 @@ class Store:
         """Remember what a sink was told; None forgets it."""
         row = None if body is None else {"body": json.dumps(body)}
         self._put("notices", {"sink": sink, "key": key}, row)
+
+    def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
+        """Remember what an incident's account needs."""
+        key = {"incident_id": incident_id, "part": part}
+        self._put("audit", key, {"body": json.dumps(body)})
 
     def save_switch(self, name: str, body: str | None) -> None:
         """Remember what was said under a name; None forgets it."""
@@ -288,3 +299,16 @@ class Store:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
         self.errors += unreadable
         return found
+
+
+def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
+    """What is remembered of a hold beside its reason."""
+    body: dict[str, Any] = {"release": hold.release}
+    if hold.would is not None:
+        body |= {
+            "group": hold.would.group,
+            "replica_id": hold.would.replica_id,
+            "quarantine": list(hold.would.quarantine),
+            "rungs": [str(rung) for rung in rungs],
+        }
+    return body
