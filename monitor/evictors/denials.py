@@ -56,11 +56,11 @@ def deny_list(
         if not any(host in one.hosts and _settled(one, entry, evicted, now_s) for one in known):
             reason = f"host quarantined: {entry.reason}"
             denials.append(_denial(Scope.HOST, host, reason, entry.until_s, entry.incident_id))
-    denials += _groups(hosts, known, evicted, now_s)
-    by_name = {one.name for one in denials if one.scope is Scope.GROUP}
-    for entry in groups:
-        if _in_force(entry, now_s) and entry.name not in by_name:
-            denials.append(_held_out(entry, known, evicted, now_s))
+    held = {entry.name: entry for entry in groups if _in_force(entry, now_s)}
+    denials += [_held_out(entry, known, evicted, now_s) for entry in held.values()]
+    # who may come back nowhere is not let in on another host than the one it is barred from
+    barred = _groups(hosts, known, evicted, now_s)
+    denials += [one for one in barred if one.name not in held]
     sound = (one for one in denials if one.name.isprintable() and len(one.name) <= NAME_MAX)
     return tuple(sorted(sound, key=lambda one: (one.scope, one.name)))[:DENIALS_MAX]
 

@@ -14,6 +14,7 @@ from monitor.gate.denial import Denial, Scope, denials_json, parse_denials
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.snapshot import EvictionProgress, Failure, Observation, Rung, RungOutcome, Unreachable
 from monitor.store import QuarantineEntry
+from monitor.store import Scope as Held
 from worker_server.wire import Identity, Process, StateReport, StepState
 
 NOW = 1_000_000.0
@@ -204,6 +205,36 @@ def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
     assert len(known.all()) == 1
     known.saw((), NOW + KEPT_S + 1)
     assert known.all() == ()
+
+
+# -- quarantined groups ---------------------------------------------------------------------------
+
+
+def held_out(group: str = "rg_1", *, since: float = -100.0) -> QuarantineEntry:
+    return QuarantineEntry(group, "bad shard", "ann", NOW + since, None, None, Held.GROUP)
+
+
+def test_a_quarantined_group_is_refused_wherever_it_comes_back() -> None:
+    two = seen("rg_1.0", "rg_1:b", "node8"), seen("rg_2.0", "rg_2:a", "node8")
+    (denial,) = deny_list((), (), where((-9, *two), born=-9).all(), NOW, [held_out()])
+    assert (denial.scope, denial.name, denial.until_s) == (Scope.GROUP, "rg_1", None)
+    assert denial.reason == "rg_1 is quarantined: bad shard"
+    assert (denial.admitted, denial.refused) == (frozenset(), {"rg_1:b"})
+
+
+def test_a_group_that_is_quarantined_while_it_runs_runs_on() -> None:
+    one = seen("rg_1.0", "rg_1:a", "node8")
+    (denial,) = deny_list((), (), where((-500, one), (-1, one)).all(), NOW, [held_out()])
+    assert (denial.admitted, denial.refused) == ({"rg_1:a"}, frozenset())
+
+
+def test_a_quarantined_group_that_was_on_a_quarantined_host_is_let_in_nowhere_else() -> None:
+    looks = where(
+        (-20, seen("rg_1.0", "rg_1:b", "node1")), (-9, seen("rg_1.0", "rg_1:c", "node8")), born=-30
+    )
+    found = deny_list((), [barred(since=-50)], looks.all(), NOW, [held_out()])
+    assert names(found) == ["group rg_1", "host node1"]
+    assert (found[0].admitted, found[0].refused) == (frozenset(), {"rg_1:b", "rg_1:c"})
 
 
 # -- the list as a whole --------------------------------------------------------------------------
