@@ -104,8 +104,8 @@ class Lighthouse:
 
     def _went_away(self) -> None:
         if self.up is not False:
+            self.up = False
             self._unsettle()
-        self.up = False
         self._back.clear()
 
     def left(self, side: LighthouseSide, *, lost: bool) -> None:
@@ -122,12 +122,12 @@ class Lighthouse:
         """It went: who was alive has to be known again before a quorum is asked for."""
         now_s = self._core.now_s()
         self._since_s = now_s
+        self._until_s = now_s + SETTLE_S if self.up else None  # else counted from its return
         if self.settling:
             return
         alive = [entry for entry in self._core.ledger.entries.values() if _alive(entry, now_s)]
         self._expected = {entry.replica_id for entry in alive}
         self.settling = bool(self._expected)
-        self._until_s = now_s + SETTLE_S if self.up else None
 
     def heard(self, entry: Entry) -> None:
         """The Lighthouse has answered a heartbeat of this replica id."""

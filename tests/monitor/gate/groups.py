@@ -58,6 +58,11 @@ class Lighthouse:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         program = Path(sys.executable).with_name("torchft_lighthouse")
         words = [
