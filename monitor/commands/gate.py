@@ -15,7 +15,7 @@ from monitor.app import ServeError, parse_bind
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.token import add_token_option, read_token
 from monitor.gate import bequest
-from monitor.gate.keeper import Estate, Keeper, describe, succeed
+from monitor.gate.keeper import Estate, Keeper, Worker, describe, succeed
 from monitor.gate.serve import Options, listen
 
 log = logging.getLogger("lightkeeper.gate")
@@ -59,12 +59,13 @@ def carry_out(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = Options(parse_lighthouse(args.lighthouse), args.state, read_token(args.token_file))
+    first = Worker().ready()  # before anything is taken over from a gate that died
     estate = _estate(args.bind, args.admin)
     if options.token is None:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
     where = (args.bind, args.lighthouse, args.admin, os.getpid())
     log.info("gate at %s for %s, admin at %s (pid %d)", *where)
-    Keeper(options, estate, verbose=args.verbose).run()
+    Keeper(options, estate, first, verbose=args.verbose).run()
     return DONE
 
 

@@ -208,6 +208,8 @@ class Gate:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None
+        if not self.children():
+            return False  # what answers is the worker of a gate that died
         with contextlib.suppress(requests.RequestException):
             return requests.get(f"{self.admin}/healthz", timeout=1).ok
         return False

@@ -317,3 +317,16 @@ def test_a_call_that_a_client_cancels_is_cancelled_at_the_lighthouse() -> None:
         client.push()
         [carried] = gate.carried
         assert any(type(event).__name__ == "StreamReset" for event in carried.pull())
+
+
+def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
+    with bench() as gate:
+        gate.core.lighthouse.inherited(2)
+        one, other = gate.client(), gate.client()
+        one.ask("rg_0:x")
+        one.beat("rg_0:x")
+        gate.carried[0].answer_all()
+        assert len(gate.carried[0].calls()) == 1
+        other.beat("rg_1:x")
+        gate.carried[1].answer_all()
+        assert len(gate.carried[0].calls()) == 2
