@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -59,8 +60,13 @@ def carry_out(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = Options(parse_lighthouse(args.lighthouse), args.state, read_token(args.token_file))
+    bind, admin = _address("--bind", args.bind), _address("--admin", args.admin)
     first = Worker().ready()  # before anything is taken over from a gate that died
-    estate = _estate(args.bind, args.admin)
+    try:
+        estate = _estate(bind, admin)
+    except CommandError:
+        first.end(signal.SIGKILL)
+        raise
     if options.token is None:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
     where = (args.bind, args.lighthouse, args.admin, os.getpid())
@@ -69,9 +75,9 @@ def carry_out(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _estate(bind: str, admin: str) -> Estate:
+def _estate(bind: tuple[str, int], admin: tuple[str, int]) -> Estate:
     """Our own sockets, or those of a worker whose keeper died."""
-    found = succeed(bequest.successor_address(*_address("--bind", bind)))
+    found = succeed(bequest.successor_address(*bind))
     if found is not None:
         log.warning("taken over from the worker of a gate that died: %s", describe(found))
         return found
@@ -101,9 +107,9 @@ def _address(option: str, text: str) -> tuple[str, int]:
         raise CommandError(str(exc).replace("--bind", option), USAGE) from exc
 
 
-def _listen(option: str, text: str) -> socket.socket:
-    host, port = _address(option, text)
+def _listen(option: str, address: tuple[str, int]) -> socket.socket:
     try:
-        return listen(host, port)
+        return listen(*address)
     except OSError as exc:
-        raise CommandError(f"cannot serve at {option} {text}: {exc.strerror}", USAGE) from exc
+        where = f"{address[0]}:{address[1]}"
+        raise CommandError(f"cannot serve at {option} {where}: {exc.strerror}", USAGE) from exc
