@@ -142,10 +142,11 @@ def test_one_that_comes_back_on_the_quarantined_host_is_refused() -> None:
 
 
 def test_one_with_a_single_rank_on_it_is_refused_too() -> None:
-    known = where(
-        (-60, seen("rg_1.0", "rg_1:a", "node1", world=2), seen("rg_1.1", "rg_1:a", "node2", world=2)),
-        (0, seen("rg_1.0", "rg_1:b", "node3", world=2), seen("rg_1.1", "rg_1:b", "node1", world=2)),
-    ).all()  # fmt: skip
+    def life(name: str, *hosts: str):
+        return [seen(f"rg_1.{n}", name, host, world=2) for n, host in enumerate(hosts)]
+
+    first, second = life("rg_1:a", "node1", "node2"), life("rg_1:b", "node3", "node1")
+    known = where((-60, *first), (0, *second)).all()
     group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
     assert group.refused == {"rg_1:a", "rg_1:b"}
 
