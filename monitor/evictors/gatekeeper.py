@@ -173,7 +173,8 @@ class Gatekeeper:
                 del self._past[incident_id]
         with self._lock:
             known = self._where.all()
-        return deny_list(self._past.values(), self._quarantine.active(), known, now_s)
+        hosts, groups = self._quarantine.active(), self._quarantine.groups()
+        return deny_list(self._past.values(), hosts, known, now_s, groups)
 
     def _note(self, view: GateView | GateAway) -> None:
         if isinstance(view, GateAway) and isinstance(self._view, GateView):
