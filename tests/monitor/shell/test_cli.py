@@ -54,6 +54,7 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
         (["--bind", "8470"], "--bind is '8470', expected HOST:PORT, such as 127.0.0.1:8470"),
         (["--bind", "127.0.0.1:99999"], "--bind is '127.0.0.1:99999', expected HOST:PORT"),
         (["--lighthouse", "head:29510"], "--lighthouse is 'head:29510', expected http://HOST:PORT"),
+        (["--gate", "head:8471"], "--gate is 'head:8471', expected http://HOST:PORT"),
         (["--token-file", "/nowhere/token"], "cannot read token file /nowhere/token"),
         (["--store", "/proc/none/m.db"], "cannot write store /proc/none/m.db"),
         (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
