@@ -51,7 +51,7 @@ def test_a_run_without_a_crash_passes_many_points(
     (told,) = stories({0: str(tmp_path / "m.db")}, tmp_path)
     check(told)
     passed = int(told.died_at[0].split()[0])
-    assert passed >= 30
+    assert passed >= 24
 
 
 def test_at_any_point_on_sqlite(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_at_any_point_on_sqlite(tmp_path: Path) -> None:
     for one in told:
         check(one)
     crashed = sum("the end" not in one.died_at[0] for one in told)
-    assert crashed > SEEDS / 2
+    assert crashed >= 0.9 * SEEDS
 
 
 def test_at_any_point_on_postgresql(tmp_path: Path, postgres: Cluster) -> None:
