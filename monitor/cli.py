@@ -7,7 +7,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import analyze, notify, quarantine, replay, run, status, stragglers
+from monitor.commands import (
+    analyze,
+    gate,
+    notify,
+    pause,
+    policy,
+    quarantine,
+    replay,
+    run,
+    schedulers,
+    status,
+    stragglers,
+)
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -50,6 +62,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
     add(
+        "gate",
+        "in front of the Lighthouse: keeps evicted and quarantined groups out of the quorum",
+        gate.EXAMPLES,
+        gate.add_arguments,
+        gate.carry_out,
+    )
+    add(
         "status",
         "what the monitor sees now",
         status.STATUS_EXAMPLES,
@@ -69,6 +88,34 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine.EXAMPLES,
         quarantine.add_arguments,
         quarantine.run,
+    )
+    add(
+        "policy",
+        "what may be done about which fault",
+        policy.EXAMPLES,
+        policy.add_arguments,
+        policy.run,
+    )
+    add(
+        "pause",
+        "evict nobody for now",
+        pause.PAUSE_EXAMPLES,
+        pause.add_pause_arguments,
+        pause.run_pause,
+    )
+    add(
+        "resume",
+        "evict again",
+        pause.RESUME_EXAMPLES,
+        pause.add_resume_arguments,
+        pause.run_resume,
+    )
+    add(
+        "schedulers",
+        "would Slurm, Kubernetes or the webhook do what the monitor asks for?",
+        schedulers.EXAMPLES,
+        schedulers.add_arguments,
+        schedulers.run,
     )
     add(
         "notify",

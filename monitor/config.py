@@ -197,6 +197,9 @@ class KeeperConfig:
     """Healthy participating groups that must remain after an eviction."""
     budget_per_hour: int = 4
     """Evictions in any hour. Higher lets a monitor bug do more harm."""
+    budget_per_group: int = 0
+    """The same for one group; 0: none of its own. Lower leaves a group that keeps failing to a
+    person sooner."""
     cool_down_s: float = 20.0
     """Between two evictions: a quorum needs the heartbeat timeout (5 s) plus its tick, a
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""
@@ -211,16 +214,20 @@ class KeeperConfig:
     """A thread of the monitor that waits for a core for more of a tick makes it doubt itself: half
     of a tick is near the deadline of a sweep (0.8 of it). Lower doubts on every busy host."""
     eviction_cost_s: float = 15.0
-    """What heal and restart cost; a straggler goes once it has cost more (ski rental)."""
+    """What heal and restart cost, until an eviction of this job has been measured; a straggler goes
+    once it has cost more (ski rental)."""
     eviction_ack_s: float = 10.0
     """An eviction decided and not taken up by the evictor within so long is decided again."""
     eviction_deadline_s: float = 90.0
     """An eviction without effect for so long has failed. A Lighthouse kill of a stopped group
     takes 30 s to fail by itself."""
     program_bug_after: int = 1
-    """Evictions for one mismatch signature before the program is blamed."""
+    """Evictions for one signature that came back on another host, before the program is blamed."""
     crash_loop_after: int = 2
-    """The same for faults that a host may have caused."""
+    """Evictions for one signature, wherever it came back, before a person has to look."""
+    crash_loop_memory_s: float = 3600.0
+    """For so long after its end an eviction counts for these two. Longer holds a fault that hosts
+    caused, shorter forgets a program's that takes its time."""
 
     # -- evidence: monitor.evidence --------------------------------------------------------
     evidence_deadline_s: float = 3.0
@@ -251,15 +258,24 @@ class KeeperConfig:
     often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}, expected {low:g} to {high:g}")
+        for name in _RANGES:
+            self.check(name, getattr(self, name))
         if self.straggler_slow_windows > self.straggler_windows:
             raise ConfigError(
                 f"straggler_slow_windows is {self.straggler_slow_windows}, "
                 f"expected at most straggler_windows ({self.straggler_windows})"
             )
+
+    @staticmethod
+    def check(name: str, value: float) -> None:
+        """Whether a value lies within the range of this option.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise ConfigError(f"{name} is {value}, expected {low:g} to {high:g}")
 
     @staticmethod
     def limited(name: str, value: float) -> float:
@@ -341,6 +357,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "follow_s": (0, _DAY),
     "min_replicas": (1, 1e6),
     "budget_per_hour": (0, 1e6),
+    "budget_per_group": (0, 1e6),
     "cool_down_s": (0, _DAY),
     "breaker_share": (0, 1),
     "lateness_ticks": (0.1, 1000),
@@ -351,6 +368,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "eviction_deadline_s": (1, 3600),
     "program_bug_after": (1, 1000),
     "crash_loop_after": (1, 1000),
+    "crash_loop_memory_s": (0, 90 * _DAY),
     "evidence_deadline_s": (0.1, 60),
     "evidence_fresh_s": (0, 3600),
     "evidence_ranks": (1, 4096),

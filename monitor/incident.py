@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
-from monitor.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.severity import severity_of
 
 
@@ -83,6 +83,8 @@ class Incident:
     """Why it ended; None while open."""
     severity: Severity = Severity.WARNING
     """Of the latest verdict."""
+    hosts: tuple[Host, ...] = ()
+    """Of the culprits when they were first seen, sorted."""
 
     @property
     def open(self) -> bool:
@@ -103,6 +105,7 @@ def incident_to_json(incident: Incident) -> dict[str, Any]:
         "groups": list(incident.groups),
         "replica_ids": list(incident.replica_ids),
         "incarnations": list(incident.incarnations),
+        "hosts": list(incident.hosts),
         "severity": incident.severity.value,
         "reason": verdict.reason,
         "confidence": verdict.confidence.value,
@@ -168,6 +171,7 @@ def _incident(data: Mapping[str, Any]) -> Incident:
         last_seen_s=float(data["last_seen_s"]),
         resolution=None if resolution is None else str(resolution),
         severity=severity_of(verdict) if told is None else Severity(told),
+        hosts=tuple(Host(str(host)) for host in data.get("hosts", ())),  # none before 0.3
     )
 
 

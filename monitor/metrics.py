@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from monitor.incident import Incident, Milestones
 from monitor.journal.writer import Stats
 from monitor.lease import Standing
-from monitor.names import split_rank_name
+from monitor.names import group_of_replica, split_rank_name
 from monitor.pipeline import RankHealth
 from monitor.self_health import Condition
 from monitor.snapshot import LighthouseAway, LighthouseView
@@ -29,6 +29,9 @@ from monitor.view import View, groups_of
 
 _TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+
+_MEMBERS_SHOWN: Final = 4096
+"""Series of a metric by member; a job of more groups has other worries."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
@@ -95,6 +98,18 @@ class Instruments:
             registry=made,
         )
 
+        self.scheduler_requests = Counter(
+            "lightkeeper_scheduler_requests_total",
+            "Requests by which a scheduler follows the quarantine list, by action and outcome.",
+            ("scheduler", "action", "outcome"),
+            registry=made,
+        )
+        self.scheduler_hosts = LiveGauge(
+            "lightkeeper_scheduler_hosts",
+            "Quarantined hosts by who keeps them out: ours, foreign (somebody else), failing.",
+            ("scheduler", "state"),
+            registry=made,
+        )
         self.evidence = Counter(
             "lightkeeper_evidence_captures_total",
             "Captures of evidence, by moment (firing, eviction) and outcome.",
@@ -189,6 +204,7 @@ class ViewCollector(Collector):
             yield from _lighthouse(view)
             yield from _incidents(view)
             yield from _self(view)
+            yield from _policy(view)
 
 
 class JournalCollector(Collector):
@@ -299,7 +315,21 @@ def _groups(view: View) -> Iterator[Metric]:
 
 
 def _lighthouse(view: View) -> Iterator[Metric]:
-    lighthouse = view.snapshot.lighthouse
+    lighthouse, record = view.snapshot.lighthouse, view.lighthouse
+    for name, text, count in (
+        (
+            "lighthouse_restarts",
+            "Restarts of the Lighthouse seen by this monitor.",
+            record.restarts,
+        ),
+        ("quorum_changes", "Quorums formed since this monitor looks.", record.quorum_changes),
+    ):
+        counter = CounterMetricFamily(f"lightkeeper_{name}", text)
+        counter.add_metric((), count)
+        yield counter
+    if record.view_s is not None:
+        text = "Unix time at which the Lighthouse's page was last read."
+        yield _gauge("lighthouse_read_timestamp_seconds", text, (), [((), record.view_s)])
     up = 0.0 if isinstance(lighthouse, LighthouseAway) else 1.0
     yield _gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", (), [((), up)])
     if isinstance(lighthouse, LighthouseView):
@@ -308,6 +338,23 @@ def _lighthouse(view: View) -> Iterator[Metric]:
         yield _gauge("quorum_id", "Id of the last quorum.", (), [((), quorum_id)])
         text = "Members of the last quorum."
         yield _gauge("quorum_participants", text, (), [((), members)])
+        text = (
+            "Age of the last heartbeat of each member of the last quorum, as the Lighthouse says."
+        )
+        yield _gauge("member_heartbeat_age_seconds", text, ("replica_group",), _beats(lighthouse))
+
+
+def _beats(view: LighthouseView) -> list[Row]:
+    """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
+    ages_s: dict[str, float] = {}
+    for member in view.members[:_MEMBERS_SHOWN]:
+        age_s, group = (
+            view.heartbeat_ages_s.get(member.replica_id),
+            group_of_replica(member.replica_id),
+        )
+        if age_s is not None:
+            ages_s[group] = max(age_s, ages_s.get(group, 0.0))
+    return [((group,), age_s) for group, age_s in sorted(ages_s.items())]
 
 
 def _self(view: View) -> Iterator[Metric]:
@@ -321,6 +368,27 @@ def _self(view: View) -> Iterator[Metric]:
     yield _gauge("self_health", text, ("state",), states)
     text = "What thresholds are multiplied by because the monitor doubts itself; 1 when well."
     yield _gauge("self_health_scale", text, (), [((), result.health.scale)])
+
+
+def _policy(view: View) -> Iterator[Metric]:
+    """What holds evictions back on a person's word, and what was learned for them."""
+    now_s, learned = view.snapshot.now_s, view.result.learned
+    text = "1 while a person has paused evictions."
+    yield _gauge("paused", text, (), [((), float(view.snapshot.pause is not None))])
+    text = "1 while the monitor evicts nobody and says whom it would (observe mode)."
+    yield _gauge("observe_mode", text, (), [((), float(view.observe))])
+    text = "Evictions of the last hour, by group: what the budgets count."
+    rows = [((str(group),), float(n)) for group, n in sorted(learned.evictions.items())]
+    yield _gauge("evictions_last_hour", text, ("replica_group",), rows)
+    if learned.eviction_cost_s is not None:
+        text = "Fleet seconds that an eviction costs, measured on this job's."
+        yield _gauge("eviction_cost_seconds", text, (), [((), learned.eviction_cost_s)])
+    if view.rules is not None:
+        text = "Unix time at which the policy was loaded; 0: none was, the defaults hold."
+        yield _gauge("policy_loaded_timestamp_seconds", text, (), [((), view.rules.loaded_s)])
+        open_now = float(view.rules.policy.window(now_s) is not None)
+        text = "1 within a maintenance window of the policy."
+        yield _gauge("maintenance", text, (), [((), open_now)])
 
 
 def _incidents(view: View) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from urllib.parse import urlsplit
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors, Patience
+from monitor.evictors import Evictors, GateCollector, Gatekeeper, Patience
 from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import CaError, Fetcher, trust, trust_also
+from monitor.gate.client import Gate
 from monitor.journal.entries import Head
 from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
@@ -30,9 +32,15 @@ from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.notify import Office, Sink, Terms
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
+from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook, standing
+from monitor.schedulers.build import SchedulerOptions
+from monitor.schedulers.kube_api import KubeUnusableError
+from monitor.schedulers.opening import follow, open_schedulers
 from monitor.snapshot import EvictionProgress, LighthouseAway
 from monitor.store import Place, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
@@ -77,6 +85,12 @@ class Options:
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
     """Of the journal."""
+    schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
+    """Who is told of quarantine."""
+    rules: Rulebook | None = None
+    """The policy, whose configuration is `config`; None: no file, and none to reload."""
+    gate: str | None = None
+    """Admin port of the gate in front of the Lighthouse; None: there is none."""
 
 
 class Service:
@@ -93,7 +107,7 @@ class Service:
         """For messages to people."""
         try:
             self._start()
-        except (ServeError, StoreError, TargetsError, CaError) as exc:
+        except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
             self._stack.close()
             raise StartError(str(exc)) from exc
         except BaseException:
@@ -132,6 +146,8 @@ class Service:
         clock = SteadyClock()
         registry, quarantine = Registry(clock, store), Quarantine(clock, store)
         found = registry.restore(remembered.targets)
+        self.rules = options.rules or standing(options.config)
+        pause = PauseSwitch(clock, store)
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
@@ -139,6 +155,12 @@ class Service:
         fetcher = Fetcher(tls, permit=lease.why_not)
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
+        schedulers = open_schedulers(
+            options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
+        )
+        for one in schedulers:
+            stack.callback(one.close)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -150,9 +172,17 @@ class Service:
             patience=options.patience,
             permit=lease.why_not,
             durable=store.flush,
+            paused=pause.why,
+            gate=gatekeeper,
+            schedulers=schedulers,
+            told=[sink.name for sink in options.sinks],
         )
         stack.callback(evictors.close)
         instruments = Instruments()
+        if gatekeeper is not None:
+            gatekeeper.start(evictors.progress, remembered.evictions)
+            stack.callback(gatekeeper.close)
+            instruments.registry.register(GateCollector(gatekeeper))
         evidence = Evidence(
             clock=clock,
             fetcher=fetcher,
@@ -165,12 +195,18 @@ class Service:
             version=_version(),
         )
         stack.callback(evidence.close)
-        pipeline = Pipeline(options.config)
+        pipeline = Pipeline(options.config, policy=self.rules.current.policy)
 
         def begin(held: Remembered, evictions: Sequence[EvictionProgress], last_tick: int) -> Deeds:
             office = self._office(store, lease, held, instruments, server.url)
             return Deeds(office, self._journal(pipeline, held, evictions, last_tick))
 
+        def may_drain() -> bool:
+            return not self.rules.current.config.observe and lease.why_not() is None
+
+        followers = follow(schedulers, quarantine, may_drain, instruments)
+        if followers is not None:
+            stack.callback(followers.close)
         parts = Parts(
             config=options.config,
             clock=clock,
@@ -187,6 +223,10 @@ class Service:
             evidence=evidence,
             lease=lease,
             begin=begin,
+            rulebook=self.rules,
+            pause=pause,
+            gatekeeper=gatekeeper,
+            schedulers=followers,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
@@ -224,17 +264,38 @@ class Service:
         evictions: Sequence[EvictionProgress],
         last_tick: int,
     ) -> Journal | None:
-        options = self._options
+        options, rules = self._options, self.rules.current
         if options.journal is None:
             return None
         head = Head(
-            config=options.config,
+            config=rules.config,
             version=_version(),
             incidents=held.incidents,
             evictions=tuple(evictions),
+            policy=rules.policy,
+            would=held.would(),
         )
         shelf = JournalShelf(options.journal, options.limits)
         return Journal(shelf, head, pipeline.memory, after_tick=last_tick or None)
+
+    def reload(self) -> None:
+        """Read the policy file again; a bad one changes nothing and is told."""
+        try:
+            self.rules.reload(time.time())
+        except PolicyError as exc:
+            for problem in exc.problems:
+                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
+
+    def _gatekeeper(
+        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine, lease: Lease
+    ) -> Gatekeeper | None:
+        """Who keeps the gate taught; None where there is no gate."""
+        url, token = self._options.gate, self._options.token
+        if url is None:
+            return None
+        gate = Gate(url, fetcher, token)
+        may = lambda: lease.why_not() is None  # noqa: E731 - a question, asked again each time
+        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may)
 
     def _office(
         self,
@@ -290,6 +351,8 @@ class Service:
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
+            rules=self.rules,
+            pause=parts.pause,
         )
 
 

@@ -13,8 +13,10 @@ from urllib.parse import quote
 
 from monitor.incident import Incident
 from monitor.lease import Standing
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
+from monitor.policy.effective import Effective
 from monitor.snapshot import (
     EvictionProgress,
     LighthouseAway,
@@ -67,6 +69,9 @@ class View:
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    rules: Effective | None = None
+    """The policy that holds."""
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
     standing: Standing | None = None
@@ -143,6 +148,8 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
         "monitor": None if view.standing is None else view.standing.to_json(),
+        "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
+        "maintenance": _maintenance(view),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -154,6 +161,12 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
         "quarantine": [entry_to_json(entry) for entry in view.quarantine],
     }
+
+
+def _maintenance(view: View) -> dict[str, Any] | None:
+    """The maintenance window that is open, if one is."""
+    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:
@@ -231,6 +244,7 @@ def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
         "host": identity.host,
         "pid": identity.pid,
         "incarnation": identity.incarnation,
+        "place": dict(identity.place),
         "url": seen.url,
         "health": str(view.result.rank_health.get(seen.rank, "unknown")),
         "process_state": None if report is None else report.process.state,
@@ -287,8 +301,8 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
 
 
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
-    """One decision for a reader."""
-    return {
+    """One decision for a reader; `would` is the eviction that observe mode held back."""
+    told: dict[str, Any] = {
         "at_s": row.at_s,
         "action": row.action,
         "guard": row.guard,
@@ -300,6 +314,11 @@ def decision_to_json(row: DecisionRow) -> dict[str, Any]:
         "ended_s": row.ended_s,
         "outcome": row.outcome,
     }
+    if row.guard is not None:
+        told["release"] = row.body.get("release", "")
+    if row.action == "would_evict":
+        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return told
 
 
 def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:

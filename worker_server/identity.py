@@ -37,6 +37,7 @@ from pathlib import PurePath
 
 from worker_server import wire
 from worker_server.environment import SettingError
+from worker_server.place import Read, place_from, read_file
 
 POD = "pod:"
 """Begins a host that is no node: a pod which nobody told where it runs."""
@@ -117,6 +118,7 @@ def identity_from(
     pid: int,
     incarnation: str,
     hostname: Callable[[], str] = socket.gethostname,
+    read: Read = read_file,
 ) -> wire.Identity:
     """Who this process is, by the variables that the module's table names.
 
@@ -133,6 +135,7 @@ def identity_from(
         host=wire.Host(_host(environ, hostname)),
         pid=pid,
         incarnation=incarnation,
+        place=place_from(environ, hostname, read),
     )
 
 

@@ -75,7 +75,7 @@ def unregister(rank: str) -> Response:
 def quarantine(host: str) -> Response:
     """Refuse a host to launchers."""
     body, now_s = json_body(), the_desk().clock.now_s()
-    hours = _hours(body)
+    hours = hours_of(body)
     entry = QuarantineEntry(
         host=Host(_name("host", host)),
         reason=text_of(body, "reason"),
@@ -104,7 +104,12 @@ def evict(group: str) -> Response:
         incident_id = the_desk().evict(GroupName(group), reason)
     except NotPossible as exc:
         raise Refusal(409, str(exc)) from exc
-    return answer({"schema": SCHEMA, "incident_id": incident_id})
+    switch = the_desk().pause
+    pause = None if switch is None else switch.current()
+    if pause is None:
+        return answer({"schema": SCHEMA, "incident_id": incident_id})
+    why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"
+    return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
 
 
 def _check_names(identity: Identity) -> None:
@@ -123,7 +128,12 @@ def _name(key: str, value: str) -> str:
     return value
 
 
-def _hours(body: Mapping[str, Any]) -> float | None:
+def hours_of(body: Mapping[str, Any]) -> float | None:
+    """For how long, in hours; None when that is not said.
+
+    Raises:
+        Refusal: no such time.
+    """
     hours = body.get("hours")
     if hours is None:
         return None

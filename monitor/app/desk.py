@@ -14,7 +14,9 @@ from monitor.clock import Clock
 from monitor.fetch import Fetcher
 from monitor.lease import Standing
 from monitor.names import GroupName, IncidentId
+from monitor.pausing import PauseSwitch
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
 from monitor.targets import Registry
 from monitor.view import View
 
@@ -44,6 +46,8 @@ class Desk:
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
+    rules: Rulebook | None = None
+    pause: PauseSwitch | None = None
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

@@ -11,6 +11,7 @@ from monitor.app.changing import changing
 from monitor.app.desk import Desk, open_desk
 from monitor.app.passing import passing
 from monitor.app.reading import reading
+from monitor.app.ruling import policy, ruling
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -20,7 +21,7 @@ def create_app(desk: Desk) -> Flask:
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_desk(app, desk)
-    for routes in (reading, changing, passing):
+    for routes in (reading, changing, passing, policy, ruling):
         app.register_blueprint(routes)
 
     html = (_STATIC / "page.html").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.app.answers import Refusal, answer, dump
 from monitor.app.desk import the_desk
+from monitor.lighthouse import lighthouse_json
 from monitor.names import Host
 from monitor.view import (
     SCHEMA,
@@ -42,6 +43,13 @@ def snapshot() -> Response:
 def groups() -> Response:
     """Every replica group."""
     return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": groups_to_json(view)})
+
+
+@reading.get("/v1/lighthouse")
+def lighthouse() -> Response:
+    """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
+    now_s = the_desk().clock.now_s()
+    return answer({"schema": SCHEMA, **lighthouse_json(_view().lighthouse, now_s)})
 
 
 @reading.get("/v1/ranks")

@@ -13,14 +13,15 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
+from monitor.commands.secrets import read_secret, web_url
 from monitor.commands.tables import cell, console, print_json, table, word
 from monitor.fetch import CaError, Fetcher, FetchError, trust_also
 from monitor.notify.courier import send, told
 from monitor.notify.notices import Event, Notice
-from monitor.notify.sinks import Alertmanager, Message, Sink, Slack, Webhook, shown_url
+from monitor.notify.sinks import Alertmanager, Message, Sink, Slack, Webhook
+from monitor.urls import shown_url
 
 EXAMPLES = """\
 examples:
@@ -100,54 +101,19 @@ def sinks_of(args: argparse.Namespace, expire_s: float = 300.0) -> tuple[Sink, .
 
 def _sinks(args: argparse.Namespace, expire_s: float) -> Iterator[Sink]:
     if args.notify_webhook:
-        secret = _secret("WEBHOOK_SECRET", args.notify_webhook_secret_file)
-        yield Webhook("webhook", _url("--notify-webhook", args.notify_webhook), secret)
-    slack = _secret("SLACK", args.notify_slack_file)
+        secret = read_secret(f"{_ENV}WEBHOOK_SECRET", args.notify_webhook_secret_file)
+        yield Webhook("webhook", web_url("--notify-webhook", args.notify_webhook), secret)
+    slack = read_secret(f"{_ENV}SLACK", args.notify_slack_file)
     if slack is not None:
-        yield Slack("slack", _url("the Slack URL", slack, secret=True))
+        yield Slack("slack", web_url("the Slack URL", slack, secret=True))
     if args.notify_alertmanager:
         yield Alertmanager(
             "alertmanager",
-            _url("--notify-alertmanager", args.notify_alertmanager),
-            _secret("ALERTMANAGER_AUTH", args.notify_alertmanager_auth_file),
+            web_url("--notify-alertmanager", args.notify_alertmanager),
+            read_secret(f"{_ENV}ALERTMANAGER_AUTH", args.notify_alertmanager_auth_file),
             _labels(args.notify_label),
             expire_s,
         )
-
-
-def _url(option: str, url: str, *, secret: bool = False) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        usable, parts = False, None
-    shown = "no http:// or https:// URL" if secret else f"{url!r}, expected http://HOST:PORT/..."
-    if not usable or parts is None or not url.isprintable() or " " in url:
-        raise CommandError(f"{option} is {shown}", USAGE)
-    if parts.username is not None and not secret:
-        raise CommandError(f"{option} holds a password, which others can read there", USAGE)
-    return url
-
-
-def _secret(name: str, path: Path | None) -> str | None:
-    """From the option's file, the environment's file, or the environment."""
-    named = os.environ.get(f"{_ENV}{name}_FILE")
-    path = path or (Path(named) if named else None)
-    if path is None:
-        text, where = os.environ.get(f"{_ENV}{name}", ""), f"{_ENV}{name}"
-    else:
-        where = str(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "not a text"
-            raise CommandError(f"cannot read {path}: {why}", USAGE) from exc
-    text = text.strip()
-    if path is not None and not text:
-        raise CommandError(f"{where} is empty", USAGE)
-    if not text.isprintable() or not text.isascii():
-        raise CommandError(f"{where} does not hold one plain line", USAGE)
-    return text or None
 
 
 def _labels(texts: list[str]) -> Mapping[str, str]:
@@ -168,7 +134,7 @@ def public_url_of(args: argparse.Namespace) -> str | None:
     """
     if not args.public_url:
         return None
-    return _url("--public-url", args.public_url).rstrip("/")
+    return web_url("--public-url", args.public_url).rstrip("/")
 
 
 # -- the command ---------------------------------------------------------------------------------

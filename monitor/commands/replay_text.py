@@ -127,7 +127,7 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
     made = table("decisions", "tick", "when", "decision", "about", "why")
     for one in decisions:
         about = one["group"] if one["action"] == "evict" else one["incident_id"]
-        what = "evict" if one["action"] == "evict" else f"hold: {one['guard']}"
+        what = "evict" if one["action"] == "evict" else f"{one['action']}: {one['guard']}"
         made.add_row(
             _cell(one["tick"]),
             _cell(moment(one["at_s"])),

@@ -8,15 +8,21 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
+from monitor.commands.policy import refused
+from monitor.commands.schedulers import add_scheduler_options, schedulers_of
 from monitor.commands.token import add_token_option, read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
+from monitor.policy.reading import PolicyError
+from monitor.rulebook import Rulebook, effective
 from monitor.service import (
     TOKENLESS,
     Options,
@@ -31,6 +37,8 @@ from monitor.store import Place, StoreError, parse_place
 log = logging.getLogger("lightkeeper")
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_RELOADS: Final = frozenset({signal.SIGHUP})
+"""Reads the policy again, where there is a file; else it ends the monitor, as it always did."""
 _LAST_TICK_S: Final = 5.0
 
 EXAMPLES = """\
@@ -54,6 +62,10 @@ examples:
         --store postgresql://lightkeeper@db/lightkeeper
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
+  keep quarantined hosts out of Slurm (or kubernetes, or webhook=URL; docs/slurm.md):
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token --scheduler slurm
+  by a policy file (docs/policy.md), which `kill -HUP` or POST /v1/policy/reload reads again:
+    lightkeeper monitor --lighthouse http://head:29510 --policy policy.toml
 
 then: open http://127.0.0.1:8470/ or run `lightkeeper status`
 """
@@ -66,6 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         default=os.environ.get("TORCHFT_LIGHTHOUSE"),
         help="TorchFT's Lighthouse (default: TORCHFT_LIGHTHOUSE); may come up later",
+    )
+    parser.add_argument(
+        "--gate",
+        metavar="URL",
+        default=os.environ.get("LIGHTKEEPER_GATE"),
+        help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
+        "refuses groups that were evicted or quarantined (default: LIGHTKEEPER_GATE)",
     )
     parser.add_argument(
         "--bind",
@@ -94,6 +113,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="N/hour", help="most evictions in any hour (4/hour)")
     parser.add_argument(
         "--observe", action="store_true", help="say what would be evicted, and evict nothing"
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help="TOML file of what may be done about which fault, thresholds, budgets and maintenance "
+        "windows (docs/policy.example.toml); the command line stands above it",
     )
     add_token_option(parser)
     parser.add_argument(
@@ -133,6 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="any other threshold of monitor/config.py, repeatable",
     )
     add_notify_options(parser)
+    add_scheduler_options(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is held and why")
 
 
@@ -181,8 +208,9 @@ def run(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = _options(args)
+    signals = _SIGNALS if args.policy is None else _SIGNALS | _RELOADS
     # before any thread starts, so that all of them leave the signals to `sigtimedwait`
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         service = Service(options)
     except StartError as exc:
@@ -193,7 +221,7 @@ def run(args: argparse.Namespace) -> int:
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive() and not _told_to_stop():
+        while loop.is_alive() and not _told_to_stop(signals, service.reload):
             pass
         log.info("stopping")
         stop.set()
@@ -201,13 +229,15 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _told_to_stop() -> bool:
-    """Whether a signal came within a second.
+def _told_to_stop(signals: frozenset[signal.Signals], reload: Callable[[], None]) -> bool:
+    """Whether a signal to stop came within a second; one to reload is obeyed.
 
     CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
     than its timeout, so the signal is looked at.
     """
-    told = signal.sigtimedwait(_SIGNALS, 1.0)
+    told = signal.sigtimedwait(signals, 1.0)
+    if told is not None and told.si_signo in signals & _RELOADS:
+        reload()
     return told is not None and told.si_signo in _SIGNALS
 
 
@@ -215,12 +245,15 @@ def _options(args: argparse.Namespace) -> Options:
     url = args.lighthouse
     if url is not None and not url.startswith(("http://", "https://")):
         raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
+    if args.gate is not None and not args.gate.startswith(("http://", "https://")):
+        raise CommandError(f"--gate is {args.gate!r}, expected http://HOST:PORT", USAGE)
     if not 0 <= args.quarantine_hours <= 24 * 366:
         raise CommandError(
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
-    config, store = _config(args), _place(args.store)
+    rules, store = _rules(args), _place(args.store)
+    config = rules.current.config
     journal = args.journal or journal_beside(store.path)
     return Options(
         config=config,
@@ -237,6 +270,9 @@ def _options(args: argparse.Namespace) -> Options:
         public_url=public_url_of(args),
         journal=None if args.no_journal else journal,
         limits=_limits(args),
+        rules=rules,
+        gate=args.gate,
+        schedulers=schedulers_of(args),
     )
 
 
@@ -260,12 +296,12 @@ def _limits(args: argparse.Namespace) -> Limits:
     return Limits(int(total_mb * 1e6), int(file_mb * 1e6), args.journal_file_hours * 3600.0)
 
 
-def _config(args: argparse.Namespace) -> KeeperConfig:
+def _rules(args: argparse.Namespace) -> Rulebook:
     chosen: dict[str, Any] = {
         "tick_s": args.tick,
         "min_replicas": args.min_replicas,
         "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
-        "observe": args.observe,
+        "observe": args.observe or None,
     }
     for text in args.set:
         name, equals, value = text.partition("=")
@@ -273,9 +309,11 @@ def _config(args: argparse.Namespace) -> KeeperConfig:
             raise CommandError(f"--set is {text!r}, expected NAME=VALUE", USAGE)
         chosen[name] = _number(name, value)
     try:
-        return KeeperConfig.from_options(chosen)
+        return Rulebook(effective(args.policy, chosen, loaded_s=time.time()), chosen)
     except ConfigError as exc:
         raise CommandError(str(exc), USAGE) from exc
+    except PolicyError as exc:
+        raise refused(exc) from exc
 
 
 def _number(name: str, text: str) -> float | int:
@@ -309,5 +347,7 @@ def _greet(options: Options, service: Service) -> None:
         log.warning("observe mode: nothing will be evicted")
     if options.lighthouse is None:
         log.warning("no Lighthouse is configured: nothing can be evicted (--lighthouse URL)")
-    elif (problem := reach(options.lighthouse)) is not None:
+    if options.gate is not None and options.token is None:
+        log.warning("--gate without a token: the gate will take no list (--token-file FILE)")
+    if options.lighthouse is not None and (problem := reach(options.lighthouse)) is not None:
         log.warning("Lighthouse %s: %s; waiting for it", options.lighthouse, problem)

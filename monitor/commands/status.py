@@ -11,6 +11,7 @@ from rich.text import Text
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE
+from monitor.commands.policy import pause_line
 from monitor.commands.tables import age, cell, console, moment, print_json, table, word
 
 STATUS_EXAMPLES = """\
@@ -50,6 +51,8 @@ def run_status(args: argparse.Namespace) -> int:
         out.print(Text(f"! unknown: {one['kind']}: {one['why']}", style="magenta"))
     for trouble in body["troubles"]:
         out.print(Text(f"! {trouble}", style="yellow"))
+    if pause := body.get("pause"):  # an older monitor has none
+        out.print(Text(pause_line(pause), style="bold red"))
     if body["observe"]:
         out.print(Text("observe mode: nothing is evicted", style="bold cyan"))
     out.print(Text(_lighthouse(body["lighthouse"])))
@@ -129,6 +132,15 @@ def run_incidents(args: argparse.Namespace) -> int:
     return DONE
 
 
+def _reason(row: dict[str, Any]) -> str:
+    """Of a decision, with what would release a hold and what observe mode held back."""
+    said = str(row["reason"])
+    if would := row.get("would"):
+        hosts = ", ".join(would["quarantine"]) or "no host"
+        said += f" (rungs: {', '.join(would['rungs'])}; quarantine: {hosts})"
+    return f"{said}; released by: {row['release']}" if row.get("release") else said
+
+
 def _one(args: argparse.Namespace) -> int:
     body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
     if args.format == "json":
@@ -145,7 +157,7 @@ def _one(args: argparse.Namespace) -> int:
     began_s = body["milestones"]["first_seen_s"]
     lines = [(line["at_s"], line["to"], line["reason"]) for line in body["story"]]
     lines += [
-        (row["at_s"], f"{row['action']} {row['guard'] or ''}".strip(), row["reason"])
+        (row["at_s"], f"{row['action']} {row['guard'] or ''}".strip(), _reason(row))
         for row in body["decisions"]
     ]
     for rung in (body["eviction"] or {}).get("rungs", []):

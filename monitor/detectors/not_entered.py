@@ -60,7 +60,8 @@ def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
     frozen_s = None if report is None else report.process.interpreter_age_s
     standing = graph.standing[track.rank]
     if standing is Standing.STOPPED:
-        return f"{still}{usual}: its process is stopped (state T)"
+        state = "T" if report is None else report.process.state
+        return f"{still}{usual}: its process is stopped (state {state})"
     if standing is Standing.FROZEN and frozen_s is not None:
         return (
             f"{still}{usual}: its interpreter has not run for {seconds(frozen_s)}, the GIL is held"
@@ -103,21 +104,28 @@ def _since_s(track: RankTrack) -> float:
 
 
 def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """A rank that cannot be seen, for whom its own group stands in a collective.
+    """Ranks that cannot be seen, for whom their own groups stand in a collective.
 
     Only when nobody who can be seen explains it: otherwise a lost report could move the
-    blame from the culprit's group to a victim's.
+    blame from the culprit's group to a victim's. For the same reason they are of one group, or of
+    one host, which is lost then with all that it carried.
     """
     if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
         return ()
     if Standing.DEAD in graph.standing.values():
         return ()
     silent = [t for t in history.present() if graph.standing[t.rank] is Standing.SILENT]
-    if not silent or len({track.group for track in silent}) != 1:
+    groups = sorted({track.group for track in silent})
+    if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
         return ()
-    lost = [t for t in silent if _silence_s(history, t) >= history.config.silent_s]
-    if len(lost) != len(silent):
+    if any(_silence_s(history, track) < history.config.silent_s for track in silent):
         return ()
+    members = ([track for track in silent if track.group == group] for group in groups)
+    return tuple(verdict for lost in members for verdict in _unseen(history, graph, lost))
+
+
+def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[Verdict, ...]:
+    """The silent ranks of one group, if it waits for them."""
     culprits = tuple(track.rank for track in lost)
     waiting = _waiting_for(history, graph, culprits)
     if not waiting:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from monitor.names import RankName
+from monitor.names import Host, RankName
 from monitor.policy import Evict
 from monitor.snapshot import RungOutcome
+
+AUTHOR: Final = "lightkeeper"
+"""Of what the monitor decided itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +20,20 @@ class Patience:
 
     kill_s: float = 2.0
     """For the Lighthouse kill; one that works takes 0.4 to 0.5 s (facts/torchft.md)."""
+    gate_s: float = 5.0
+    """Until the gate is seen to refuse the group. It takes a new list at once; it is asked on."""
+    worker_s: float = 9.0
+    """For the WorkerServers, from when all are asked: a grace of 1 s, then 5 s in which each looks
+    whether its process is gone, and one more try. Then the scheduler's turn comes."""
+    scheduler_s: float = 30.0
+    """For the schedulers: a pod's grace, or `scancel` until the step has ended."""
+    schedule_again_s: float = 10.0
+    """Before a scheduler that failed is asked again."""
     grace_s: float = 1.0
     """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
     confirm_s: float = 25.0
-    """In all, before giving up. Below the policy's own `eviction_deadline_s`."""
+    """In all but the schedulers' time, before giving up. Together below the policy's own
+    `eviction_deadline_s`."""
     look_s: float = 1.0
     """Deadline of one look."""
     pause_s: float = 0.25
@@ -30,8 +44,14 @@ class Patience:
     """An interpreter that ran nothing for so long cannot carry out a kill."""
     heartbeat_dead_s: float = 6.0
     """An older heartbeat counts for no quorum: above the Lighthouse's own 5 s."""
+    leave_s: float = 15.0
+    """A replica id that still beats so long after its last known process was seen gone has a
+    process that nobody told of; a Lighthouse takes its heartbeat timeout (5 s) to notice."""
     quarantine_s: float | None = 24 * 3600.0
     """How long an automatic quarantine lasts; None: until a person releases it."""
+
+
+_UNKNOWN: Final = Host("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +61,9 @@ class Accused:
     rank: RankName
     incarnation: str
     url: str
+    host: Host = _UNKNOWN
+    place: Mapping[str, str] = field(default_factory=dict)
+    """Where its scheduler put it (`Identity.place`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +74,7 @@ class Order:
     accused: tuple[Accused, ...]
     """Every rank of the group, as the deciding tick saw it."""
     asked_s: float
-    author: str = "lightkeeper"
+    author: str = AUTHOR
     refused: str | None = None
     """Why it must not be carried out after all: the group has restarted since."""
     stood: Mapping[RankName, int] = field(default_factory=dict)

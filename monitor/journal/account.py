@@ -175,7 +175,7 @@ def _pair(
 def _side(incident: Mapping[str, Any], account: Account) -> Side:
     decisions = account.of(str(incident["id"]))
     asked = [one["at_s"] for one in decisions if one["action"] == "evict"]
-    guards = [one["guard"] for one in decisions if one["action"] == "hold"]
+    guards = [one["guard"] for one in decisions if one["action"] != "evict"]
     return Side(
         id=str(incident["id"]),
         fired_s=incident["milestones"]["firing_s"],

@@ -10,12 +10,15 @@ from monitor.config import ConfigError, KeeperConfig
 from monitor.incident import Incident, incident_from_json, incident_to_json
 from monitor.journal.lines import dumped
 from monitor.journal.sightings import SnapshotReader
+from monitor.names import GroupName, IncidentId
 from monitor.pipeline import TickResult
-from monitor.policy import Decision, Evict
+from monitor.policy import DEFAULT, Decision, Evict, PastEviction, Policy
+from monitor.policy.reading import policy_from, policy_to_json
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import eviction_from_json, eviction_to_json
 
 SCHEMA: Final = 1
+_WOULD: Final = ("group", "replica_id", "quarantine")
 _UNUSABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
@@ -42,6 +45,9 @@ class Head:
     incidents: tuple[Incident, ...] = ()
     """Restored when the run started; told in its first file."""
     evictions: tuple[EvictionProgress, ...] = ()
+    policy: Policy = DEFAULT
+    would: tuple[PastEviction, ...] = ()
+    """Evictions that observe mode had held back before."""
     after_tick: int | None = None
     """The tick after which `memory` was taken; None in the first file of a run."""
     memory: Any = None
@@ -96,12 +102,17 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
             "quarantine": list(decision.quarantine),
             "reason": decision.reason,
         }
-    return {
+    held = {
         "action": "hold",
         "incident_id": decision.incident_id,
         "guard": decision.guard.value,
         "reason": decision.reason,
+        "release": decision.release,
     }
+    if decision.would is None:
+        return held
+    would = decision_to_json(decision.would)
+    return {**held, "action": "would_evict", "would": {k: would[k] for k in _WOULD}}
 
 
 def told_to_json(value: Told) -> dict[str, Any]:
@@ -135,6 +146,8 @@ def head_text(head: Head, remembered: str | None) -> str:
             "config": asdict(head.config),
             "incidents": [incident_to_json(one) for one in head.incidents],
             "evictions": [eviction_to_json(one) for one in head.evictions],
+            "policy": policy_to_json(head.policy),
+            "would": [asdict(one) for one in head.would],
             "after_tick": head.after_tick,
             "no_memory": head.no_memory,
             "lost": head.lost,
@@ -178,11 +191,20 @@ def _head(plain: Mapping[str, Any]) -> Head:
         began_s=float(plain["began_s"]),
         incidents=tuple(incident_from_json(one) for one in plain["incidents"]),
         evictions=tuple(eviction_from_json(one) for one in plain["evictions"]),
+        policy=policy_from(plain.get("policy", {})).policy,  # none before 0.3
+        would=tuple(_past(one) for one in plain.get("would", ())),
         after_tick=None if after is None else int(after),
         memory=plain.get("memory"),
         no_memory=plain["no_memory"],
         lost=int(plain["lost"]),
     )
+
+
+def _past(plain: Mapping[str, Any]) -> PastEviction:
+    return PastEviction(
+        IncidentId(str(plain["incident_id"])), GroupName(str(plain["group"])),
+        float(plain["asked_s"]),
+    )  # fmt: skip
 
 
 def tick_from_json(plain: Any, reader: SnapshotReader, config: KeeperConfig) -> Tick:

@@ -75,7 +75,9 @@ class Replay:
         )
         self._run, self._number = head.run, head.number
         self._last = head.after_tick
-        if not follows:
+        if follows and self.pipeline is not None:
+            self.pipeline.reconfigure(self.config(head), head.policy)  # a policy may begin a file
+        else:
             self.pipeline = pipeline_of(head, self.config(head))
             self._result = None
         return follows
@@ -111,11 +113,13 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
         JournalError: the file begins in the middle of a run, without a memory that fits here.
     """
     if head.after_tick is None:
-        return Pipeline(config, head.incidents, head.evictions)
+        return Pipeline(
+            config, head.incidents, head.evictions, policy=head.policy, would=head.would
+        )
     if head.memory is None:
         why = head.no_memory or "it has none"
         raise JournalError(f"file {head.number} of its run needs those before: {why}")
-    pipeline = Pipeline(config)
+    pipeline = Pipeline(config, policy=head.policy)
     try:
         pipeline.remember(as_mapping(read(head.memory, config)))
     except ValueError as exc:  # also MemoryFormatError

@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from monitor.config import KeeperConfig
 from monitor.journal import memory
 from monitor.journal.entries import Head, head_text, tick_text, told
 from monitor.journal.lines import Packer
 from monitor.journal.shelf import Shelf
 from monitor.journal.sightings import SnapshotWriter
 from monitor.pipeline import TickResult
+from monitor.policy import Policy
 from monitor.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -149,7 +151,23 @@ class Journal:
             turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
             if full or not turn:
                 return
-        made = self._turn(snapshot.now_s, snapshot.tick)
+        self._put_turn(snapshot.tick, snapshot.now_s)
+
+    def reconfigure(
+        self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
+    ) -> None:
+        """The ticks after this one are judged by these: a new file begins, whose head says so.
+
+        Call it once the pipeline has taken them, between two ticks.
+        """
+        with self._changed:
+            self._head = replace(self._head, config=config, policy=policy)
+            if self._broken:
+                return  # nothing is written until a new file begins anyway
+        self._put_turn(after_tick, now_s)
+
+    def _put_turn(self, after_tick: int, now_s: float) -> None:
+        made = self._turn(now_s, after_tick)
         with self._changed:
             self._turn_asked = self._broken = False
             self._queue.append(made)
@@ -170,6 +188,7 @@ class Journal:
             began_s=now_s,
             incidents=(),
             evictions=(),
+            would=(),
             after_tick=tick,
             no_memory=problem,
             lost=lost,

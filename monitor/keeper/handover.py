@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from monitor.keeper.docket import Docket
 from monitor.keeper.parts import Deeds, Parts
+from monitor.pausing import SWITCH
 from monitor.store import Fence, Remembered
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ class Handover:
             return
         found = parts.store.remembered()
         parts.evictors.follow(found.evictions)
-        parts.judge.go_on(found.incidents, parts.evictors.progress(), deciding=False)
+        parts.judge.go_on(
+            found.incidents, parts.evictors.progress(), would=found.would(), deciding=False
+        )
         self._adopt(found)
         self._read = writes
         now_s = parts.clock.now_s()
@@ -104,7 +107,7 @@ class Handover:
         parts = self._parts
         found = parts.store.lead(fence)
         evictions = parts.evictors.restore(found.evictions)
-        parts.judge.go_on(found.incidents, evictions)
+        parts.judge.go_on(found.incidents, evictions, would=found.would())
         self._adopt(found)
         parts.registry.save_all(found.targets)
         if parts.evidence is not None:
@@ -118,4 +121,8 @@ class Handover:
     def _adopt(self, found: Remembered) -> None:
         self._parts.quarantine.take_over(found.quarantine)
         self._parts.registry.adopt(found.targets)
+        if self._parts.pause is not None:
+            self._parts.pause.take_over(found.switches.get(SWITCH))
+        if self._parts.gatekeeper is not None:
+            self._parts.gatekeeper.remember(found.evictions)
         self._show(found)

@@ -21,8 +21,10 @@ from monitor.keeper.docket import Docket
 from monitor.keeper.handover import Handover
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
+from monitor.keeper.rungs import rungs_for
 from monitor.keeper.troubles import troubles
 from monitor.keeper.unfinished import MANUAL
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
@@ -65,6 +67,7 @@ class Keeper:
         self._deciding = threading.RLock()
         """A person decides in another thread than the tick."""
         self._tempos = TempoBook()
+        self._lighthouse = LighthouseRecord()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
@@ -98,6 +101,8 @@ class Keeper:
         self._tick += 1
         with self._part("lease"):
             self.take_part()
+        with self._part("policy"):
+            self._reconfigure()
         with self._part("targets"):
             self._refresh_targets()
         snapshot = None
@@ -136,7 +141,7 @@ class Keeper:
             if self._broken.pop(name, None) is not None:
                 log.info("%s works again", name)
 
-    # -- who acts -----------------------------------------------------------------------------
+    # -- who acts, and by which policy ----------------------------------------------------------
 
     def take_part(self) -> None:
         """Take over, or stand by, if that has changed.
@@ -164,6 +169,20 @@ class Keeper:
     def _told(self, row: DecisionRow) -> None:
         self._chronicle.take_decision(row)
 
+    def _reconfigure(self) -> None:
+        """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
+        parts = self._parts
+        fresh = None if parts.rulebook is None else parts.rulebook.take()
+        if fresh is None:
+            return
+        parts.judge.reconfigure(fresh.config, fresh.policy)
+        journal = self._handover.deeds.journal
+        if journal is not None:
+            journal.reconfigure(
+                fresh.config, fresh.policy, after_tick=self._tick - 1, now_s=parts.clock.now_s()
+            )
+        log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
+
     # -- observe ------------------------------------------------------------------------------
 
     def _refresh_targets(self) -> None:
@@ -189,6 +208,10 @@ class Keeper:
         # a sweep that took much longer than it may was interrupted: what it saw is old
         overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
+        self._lighthouse = self._lighthouse.after(lighthouse, now_s)
+        keeper = parts.gatekeeper
+        if keeper is not None:
+            keeper.saw(sweep.observations, self._born)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
@@ -200,7 +223,14 @@ class Keeper:
             evictions=parts.evictors.progress(),
             steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
+            pause=None if parts.pause is None else parts.pause.current(),
+            gate_up=keeper is not None and keeper.up,
         )
+
+    def _born(self, rank: RankName) -> float | None:
+        """When a rank attached, by its own account."""
+        target = self._parts.registry.get(rank)
+        return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
@@ -256,7 +286,9 @@ class Keeper:
                     self._decided(decision, snapshot)
                 else:
                     self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
-                    row = parts.store.save_decision(decision, snapshot.now_s)
+                    row = parts.store.save_decision(
+                        decision, snapshot.now_s, rungs=rungs_for(decision, parts)
+                    )
                     self._chronicle.take_decision(row)
                     parts.instruments.holds.labels(str(decision.guard)).inc()
             patience_s = parts.config.eviction_deadline_s
@@ -328,10 +360,12 @@ class Keeper:
         quarantine = parts.quarantine.active()
         parts.store.flush()
         incidents = self._chronicle.incidents()
+        rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
             result=result,
-            observe=parts.config.observe,
+            observe=parts.config.observe if rules is None else rules.config.observe,
+            rules=rules,
             incidents=incidents,
             decisions=self._chronicle.decisions(),
             evictions=self._chronicle.evictions(),
@@ -345,6 +379,7 @@ class Keeper:
                 *self._docket.troubles(),
             ),
             standing=None if parts.lease is None else parts.lease.standing(),
+            lighthouse=self._lighthouse,
         )
 
     # -- by hand ------------------------------------------------------------------------------

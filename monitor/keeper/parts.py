@@ -8,7 +8,7 @@ from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors
+from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
 from monitor.incident import Incident
 from monitor.journal.writer import Journal
@@ -16,9 +16,13 @@ from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import TickResult
+from monitor.policy import PastEviction, Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
+from monitor.rulebook import Rulebook
+from monitor.schedulers.follow import Followers
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
@@ -37,9 +41,14 @@ class Judge(Protocol):
         incidents: Sequence[Incident],
         evictions: Sequence[EvictionProgress],
         *,
+        would: Sequence[PastEviction] = (),
         deciding: bool = True,
     ) -> None:
         """Go on from what the store holds; what was seen stays."""
+        ...
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """Judge by these from the next snapshot on."""
         ...
 
 
@@ -82,3 +91,7 @@ class Parts:
     begin: Callable[[Remembered, Sequence[EvictionProgress], int], Deeds] | None = None
     """Makes what only the active monitor has, from what the store held, the evictions of the last
     hour, and the number of the last tick."""
+    rulebook: Rulebook | None = None
+    pause: PauseSwitch | None = None
+    gatekeeper: Gatekeeper | None = None
+    schedulers: Followers | None = None

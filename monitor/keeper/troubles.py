@@ -9,7 +9,7 @@ from monitor.pipeline import TickResult
 from monitor.self_health import Condition
 
 
-def troubles(  # noqa: C901 - one trouble after the other
+def troubles(
     parts: Parts, result: TickResult, broken: Mapping[str, str], deeds: Deeds
 ) -> Iterator[str]:
     """Of this tick; `broken` says which parts of the loop crashed, and why; `deeds` is what it has
@@ -24,14 +24,15 @@ def troubles(  # noqa: C901 - one trouble after the other
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
     if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
         yield f"the lease cannot be renewed ({problem}): nobody acts"
-    if parts.evidence is not None:
-        yield from parts.evidence.troubles()
-    if deeds.notify is not None:
-        yield from deeds.notify.troubles()
-    if deeds.journal is not None:
-        yield from deeds.journal.troubles()
-    for part, problem in sorted(broken.items()):
-        yield f"{part} failed: {problem}"
+    several = (
+        parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper,
+        parts.schedulers,
+    )  # fmt: skip
+    for part in several:
+        if part is not None:
+            yield from part.troubles()
+    for name, problem in sorted(broken.items()):
+        yield f"{name} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):
         if not any(problem in why for why in result.unknown.values()):
             yield f"{detector} crashed: {problem}"  # the others are told as unknown

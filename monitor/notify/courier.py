@@ -13,7 +13,8 @@ from typing import Final
 from monitor.fetch import Answer, Fetcher, FetchError, Question
 from monitor.metrics import Instruments
 from monitor.notify.ledger import Ledger, Wanted
-from monitor.notify.sinks import Message, Sink, without_secrets
+from monitor.notify.sinks import Message, Sink
+from monitor.urls import without_secrets
 
 log = logging.getLogger(__name__)
 

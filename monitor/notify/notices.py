@@ -16,8 +16,11 @@ from monitor.snapshot import EvictionProgress
 from monitor.store import DecisionRow
 
 PASSING: Final = frozenset(
-    {Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN}
-)
+    {
+        Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN,
+        Guard.MAINTENANCE,
+    }
+)  # fmt: skip
 """Guards that end by themselves or mean that nothing is left to do: nobody is paged for them."""
 BY_HAND_S: Final = 3600.0
 """A failed eviction by hand has no incident that would resolve it: it is told for so long."""
@@ -147,12 +150,17 @@ def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None
         severity=max(one.severity.value, "warning", key=LOUDNESS.index),
         title=f"{', '.join(one.groups) or 'lightkeeper'}: nobody is evicted ({row.guard}), "
         "a person has to decide",
-        text=f"{row.reason}. {one.verdict.reason}",
+        text=f"{row.reason}{_released_by(row)}. {one.verdict.reason}",
         since_s=row.at_s,
         labels={**_labels(one), "guard": str(row.guard)},
         url=page_of(url, one.id),
         incident=_facts(one),
     )
+
+
+def _released_by(row: DecisionRow) -> str:
+    release = row.body.get("release")
+    return f" (released by: {release})" if release else ""
 
 
 def _failed(

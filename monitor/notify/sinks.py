@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
 from monitor.notify.notices import Ending, Event, Notice, Status
 
@@ -244,19 +243,3 @@ def _moment(at_s: float) -> str:
 
 def _dump(body: Any) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def shown_url(url: str) -> str:
-    """Scheme, host and port: what stands behind them may be the secret."""
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
-
-
-def without_secrets(url: str, text: str) -> str:
-    """A text in which nothing of a URL stands but its host."""
-    parts = urlsplit(url)
-    clean = text.replace(url, shown_url(url))
-    for secret in (parts.path, parts.query, parts.password or ""):
-        clean = clean.replace(secret, "...") if len(secret) > 1 else clean
-    return clean

@@ -10,9 +10,11 @@ from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host
+from monitor.pipeline.experience import Experience
+from monitor.pipeline.without_lighthouse import missing_without
 from monitor.policy import Fleet, GroupView, PastEviction
 from monitor.snapshot import LighthouseAway, Snapshot
-from monitor.tracker import Tracker
+from monitor.tracker import GONE_UNCONFIRMED_S, Tracker
 from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
 
 
@@ -24,6 +26,7 @@ def fleet_of(
     config: KeeperConfig,
     past: Iterable[PastEviction],
     doubt: str | None,
+    experience: Experience,
 ) -> Fleet:
     """What the decisions of this tick are made on.
 
@@ -34,6 +37,7 @@ def fleet_of(
         config: thresholds.
         past: evictions asked for within the budget's hour.
         doubt: why the monitor does not trust itself; None while it does.
+        experience: what earlier evictions and the Lighthouse have taught.
     """
     accused = frozenset(
         group
@@ -58,11 +62,15 @@ def fleet_of(
         accused=accused,
         doubt=doubt,
         lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        without_lighthouse={
+            incident.id: missing_without(history, snapshot, incident)
+            for incident in tracker.open()
+            if isinstance(away, LighthouseAway)
+        },
         past=tuple(p for p in past if p.incident_id not in tracker.cut_short),
         in_flight=_in_flight(tracker, snapshot, config),
-        evicted_signatures=Counter(
-            i.signature for i in fired if not i.open and i.milestones.evict_asked_s is not None
-        ),
+        would=tuple(experience.would),
+        lessons=experience.all(),
         deaths=Counter(
             Host(host)
             for i in fired
@@ -70,20 +78,45 @@ def fleet_of(
             for host in i.verdict.evidence.get("host", "").split(", ")
             if host
         ),
+        dead_hosts=_dead_hosts(history, config),
+        min_replicas_told=experience.min_replicas,
+        pause=snapshot.pause,
     )
 
 
+def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
+    """Hosts on which every rank is known to be dead, or has been silent for as long as it takes to
+    call a host lost.
+    """
+    lives: dict[Host, bool] = {}
+    for track in history.present():
+        silent_s = track.silent_since_s
+        lost = silent_s is not None and history.now_s - silent_s >= config.host_lost_s
+        host = track.identity.host
+        lives[host] = lives.get(host, False) or not (lost or track.died_s is not None)
+    return frozenset(host for host, alive in lives.items() if not alive)
+
+
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
+    now_s = snapshot.now_s
     going = {
         progress.group
         for progress in snapshot.evictions
-        if progress.left_quorum_s is None
+        if not progress.out
         and progress.failed is None
-        and snapshot.now_s - progress.asked_s <= config.eviction_deadline_s
+        and now_s - progress.asked_s <= config.eviction_deadline_s
     }
+    done = {
+        progress.incident_id
+        for progress in snapshot.evictions
+        if (gone_s := progress.gone_s or progress.unseen_s) is not None
+        and now_s - gone_s > GONE_UNCONFIRMED_S
+    }
+    going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
-        if incident.id in awaiting or incident.state is State.EVICTING:
+        evicting = incident.state is State.EVICTING and incident.id not in done
+        if incident.id in awaiting or evicting:
             going.update(incident.groups)
     return tuple(sorted(going))
 
@@ -132,7 +165,7 @@ def _able(history: History, track: RankTrack) -> bool:
     return (
         fresh is not None
         and fresh.process.alive
-        and not fresh.process.stopped
+        and not history.stopped(track)
         and fresh.step is not None
         and fresh.step.source == SOURCE_REPORTER
         and fresh.step.phase == WAITING_PHASE

@@ -8,6 +8,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -20,11 +21,13 @@ from monitor.detectors.waits import WaitGraph, build
 from monitor.history import History, push
 from monitor.incident import Incident, State
 from monitor.names import GroupName, RankName, group_of
+from monitor.pipeline.experience import Experience
 from monitor.pipeline.fleet import fleet_of
 from monitor.pipeline.rank_health import rank_health
-from monitor.pipeline.result import TickResult
+from monitor.pipeline.result import Learned, TickResult
 from monitor.pipeline.roster import DETECTORS, Detector, wanted_records
-from monitor.policy import Decision, Evict, Guard, Hold, PastEviction, decide
+from monitor.policy import DEFAULT, Decision, Evict, Guard, Hold, PastEviction, Policy, decide
+from monitor.policy.lessons import cost
 from monitor.self_health import Health, SelfHealth, scaled
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.tracker import Tracker
@@ -33,7 +36,7 @@ _T = TypeVar("_T")
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
-_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding"})
+_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
 """What a pipeline is given, not what it remembers."""
 
 
@@ -45,6 +48,8 @@ class Pipeline:
         incidents: what the store holds, open ones and the last hour's: they are continued.
         evictions: what the store holds of the last hour: they count against the budget.
         detectors: another set, for tests.
+        policy: the operator's rules.
+        would: evictions that observe mode held back, as the store holds them.
     """
 
     def __init__(
@@ -53,8 +58,12 @@ class Pipeline:
         incidents: Sequence[Incident] = (),
         evictions: Sequence[EvictionProgress] = (),
         detectors: Sequence[Detector] = DETECTORS,
+        *,
+        policy: Policy = DEFAULT,
+        would: Sequence[PastEviction] = (),
     ) -> None:
         self._config = config
+        self._policy = policy
         self._detectors = tuple(detectors)
         self._history = History.of(config)
         self._tracker = Tracker(config)
@@ -63,13 +72,15 @@ class Pipeline:
         self._health = Health()
         self._past: list[PastEviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
-        self.go_on(incidents, evictions)
+        self._experience = Experience()
+        self.go_on(incidents, evictions, would=would)
 
     def go_on(
         self,
         incidents: Sequence[Incident],
         evictions: Sequence[EvictionProgress],
         *,
+        would: Sequence[PastEviction] = (),
         deciding: bool = True,
     ) -> None:
         """Go on from what the store holds; what was seen stays.
@@ -83,7 +94,20 @@ class Pipeline:
         if deciding:
             self._tracker.resume([one for one in evictions if one.interrupted])
         self._deciding, self._past, self._holds = deciding, [], {}
+        self._experience = Experience(self._experience.min_replicas, list(would))
+        now_s = max((one.last_seen_s for one in incidents), default=0.0)
+        self._experience.take(incidents, now_s, self._config)
         self._take_past(evictions)
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
+        """From the next tick on judge by these; what was seen and learned so far stays.
+
+        Windows of the past are not judged again, and incidents that have fired stay.
+        """
+        self._config, self._policy = config, policy
+        history = self._history
+        history.config = history.pace.config = history.attendance.config = config
+        history.habits.config = self._tracker.config = self._self_health.config = config
 
     def tick(self, snapshot: Snapshot) -> TickResult:
         """Judge one snapshot; call once per tick, in order of time."""
@@ -91,6 +115,7 @@ class Pipeline:
         self._history.config = scaled(self._config, self._health.scale)
         push(self._history, snapshot)
         self._take_past(snapshot.evictions)
+        self._experience.see(snapshot.lighthouse)
         self._tracker.take_evictions(self._history, snapshot.evictions)
         failures: dict[str, str] = {}
         graph = _guarded(_GRAPH, failures, lambda: build(self._history))
@@ -120,7 +145,16 @@ class Pipeline:
             },
             unknown=self._unknown(failures),
             health=self._health,
+            learned=self._learned(snapshot.now_s),
         )
+
+    def _learned(self, now_s: float) -> Learned:
+        known, groups = self._experience, len(self._history.groups())
+        price = cost(known.all(), groups, self._config)
+        past = [*self._past, *known.would] if self._config.observe else self._past
+        recent = Counter(one.group for one in past if now_s - one.asked_s < _HOUR_S)
+        measured_s = price.seconds if price.evictions else None
+        return Learned(known.min_replicas, measured_s, price.evictions, dict(recent))
 
     def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
         """Kinds of fault that nobody looked for, and why."""
@@ -212,6 +246,7 @@ class Pipeline:
             if incident.id not in self._tracker.awaiting()
         ]
         emitted: list[Decision] = []
+        self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
         fleet = fleet_of(
             self._history,
             self._tracker,
@@ -219,14 +254,18 @@ class Pipeline:
             config=self._config,
             past=self._past,
             doubt=self._health.hold,
+            experience=self._experience,
         )
-        for decision in decide(self._config, fleet, ripe):
+        for decision in decide(self._config, fleet, ripe, self._policy):
             match decision:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
                     self._tracker.asked(decision.incident_id, snapshot.now_s)
                     emitted.append(decision)
                 case Hold():
+                    if decision.would is not None:
+                        held = decision.would
+                        self._experience.hold_back(held.incident_id, held.group, snapshot.now_s)
                     said = (decision.guard, decision.reason)
                     if self._holds.get(decision.incident_id) != said:
                         self._holds[decision.incident_id] = said

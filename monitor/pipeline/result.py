@@ -7,10 +7,24 @@ from dataclasses import dataclass, field
 
 from monitor.detectors.verdict import Verdict
 from monitor.incident import Incident
-from monitor.names import RankName
+from monitor.names import GroupName, RankName
 from monitor.pipeline.rank_health import RankHealth
 from monitor.policy import Decision
 from monitor.self_health import Health
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What decisions rest on beyond the configuration, for people."""
+
+    min_replicas: int | None = None
+    """The Lighthouse's own flag; None until its page has told it."""
+    eviction_cost_s: float | None = None
+    """Measured, in fleet seconds; None until an eviction of this job was."""
+    cost_evictions: int = 0
+    """From which it was learned."""
+    evictions: Mapping[GroupName, int] = field(default_factory=dict)
+    """Of the last hour, by group; in observe mode also those that were only observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,7 @@ class TickResult:
     """Kind of fault -> why nothing can be said about it in this tick."""
     health: Health = field(default_factory=Health)
     """The monitor's own."""
+    learned: Learned = field(default_factory=Learned)
 
     @property
     def blind(self) -> bool:

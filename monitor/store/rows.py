@@ -9,7 +9,8 @@ from typing import Any
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
+from monitor.policy import PastEviction
+from monitor.snapshot import EvictionProgress, Rung, RungOutcome, RungResult
 
 
 class DecisionState(StrEnum):
@@ -30,7 +31,7 @@ class DecisionRow:
     incident_id: IncidentId
     at_s: float
     action: str
-    """`evict` or `hold`."""
+    """`evict`, `hold`, or `would_evict`: held back by observe mode alone."""
     guard: str | None
     reason: str
     state: DecisionState = DecisionState.HELD
@@ -43,7 +44,8 @@ class DecisionRow:
     outcome: str = ""
     """What came of it, once it has ended."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations."""
+    """Of an eviction: group, replica id, hosts to quarantine, and the accused incarnations; of a
+    hold what would release it; of one by observe mode both, and the rungs it would have climbed."""
 
     @property
     def open(self) -> bool:
@@ -93,6 +95,14 @@ class Remembered:
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
 
+    def would(self) -> tuple[PastEviction, ...]:
+        """Evictions that observe mode had held back, oldest first."""
+        return tuple(
+            PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+            for row in self.decisions
+            if row.action == "would_evict" and "group" in row.body
+        )
+
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
     """An eviction in plain JSON types, for the store and the API."""
@@ -110,12 +120,16 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
                 "started_s": rung.started_s,
                 "finished_s": rung.finished_s,
                 "detail": rung.detail,
+                "result": None if rung.result is None else str(rung.result),
+                "deadline_s": rung.deadline_s,
             }
             for rung in progress.rungs
         ],
         "gone_s": progress.gone_s,
         "left_quorum_s": progress.left_quorum_s,
         "failed": progress.failed,
+        "unseen_s": progress.unseen_s,
+        "confirmed": progress.confirmed,
     }
 
 
@@ -136,10 +150,14 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
                 started_s=rung["started_s"],
                 finished_s=rung["finished_s"],
                 detail=rung["detail"],
+                result=None if rung.get("result") is None else RungResult(rung["result"]),
+                deadline_s=rung.get("deadline_s"),
             )
             for rung in body["rungs"]
         ),
         gone_s=body["gone_s"],
         left_quorum_s=body["left_quorum_s"],
         failed=body["failed"],
+        unseen_s=body.get("unseen_s"),
+        confirmed=body.get("confirmed"),
     )

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from monitor.incident import Incident, incident_to_json
 from monitor.names import Host, RankName
-from monitor.policy import Decision, Evict
-from monitor.snapshot import EvictionProgress
+from monitor.policy import Decision, Evict, Hold
+from monitor.snapshot import EvictionProgress, Rung
 from monitor.store.place import Place, StoreError, parse_place
 from monitor.store.reading import remembered
 from monitor.store.rows import (
@@ -135,8 +135,12 @@ class Store:
         *,
         author: str = "lightkeeper",
         accused: Mapping[RankName, str] | None = None,
+        rungs: Sequence[Rung] = (),
     ) -> DecisionRow:
-        """Remember a decision; `flush` before it is carried out."""
+        """Remember a decision; `flush` before it is carried out.
+
+        `rungs`: those that an eviction would have climbed which observe mode held back.
+        """
         if isinstance(decision, Evict):
             body = {
                 "group": decision.group,
@@ -150,9 +154,11 @@ class Store:
             )  # fmt: skip
         else:
             guard = str(decision.guard)
+            action = "hold" if decision.would is None else "would_evict"
             row = DecisionRow(
-                decision.incident_id, at_s, "hold", guard, decision.reason, epoch=self._epoch
-            )
+                decision.incident_id, at_s, action, guard, decision.reason, epoch=self._epoch,
+                body=_held(decision, rungs),
+            )  # fmt: skip
         self.save_decision_row(row)
         return row
 
@@ -281,3 +287,16 @@ class Store:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
         self.errors += unreadable
         return found
+
+
+def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
+    """What is remembered of a hold beside its reason."""
+    body: dict[str, Any] = {"release": hold.release}
+    if hold.would is not None:
+        body |= {
+            "group": hold.would.group,
+            "replica_id": hold.would.replica_id,
+            "quarantine": list(hold.would.quarantine),
+            "rungs": [str(rung) for rung in rungs],
+        }
+    return body

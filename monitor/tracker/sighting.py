@@ -37,6 +37,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         story=(Transition(now_s, State.PENDING.value, verdict.reason),),
         last_seen_s=now_s,
         severity=severity_of(verdict, history.config.eviction_cost_s),
+        hosts=history.hosts(verdict.culprits),
     )
 
 
@@ -50,6 +51,7 @@ def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incide
         fingerprint=_fingerprint(verdict),
         signature=verdict.signature,
         incarnations=incident.incarnations if same else _incarnations(history, verdict.culprits),
+        hosts=incident.hosts if same else history.hosts(verdict.culprits),
         verdict=replace(verdict, victims=_victims(incident, verdict)),
         last_seen_s=history.now_s,
     )

@@ -231,7 +231,7 @@ class Tracker:
         if incident.state is State.EVICTING:
             return
         if incident.milestones.evict_asked_s is not None:
-            gone = left(history, incident, None)
+            gone = left(history, incident, None, self.config)
             if gone is not None:
                 self._close(gone)
                 return
@@ -272,7 +272,7 @@ class Tracker:
             if told is not None:
                 self._take_eviction(incident, reported(history, incident, told, self.config))
             elif incident.state is State.EVICTING:
-                self._without_evictor(unattended(history, incident))
+                self._without_evictor(unattended(history, incident, self.config))
 
     def _take_eviction(self, before: Incident, incident: Incident) -> None:
         if incident.milestones.evict_asked_s != before.milestones.evict_asked_s:

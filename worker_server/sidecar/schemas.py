@@ -64,7 +64,12 @@ _IDENTITY: Final = _object(
         "pid": _WHOLE,
         "incarnation": _says("differs between any two processes of this name", _TEXT),
     },
-    {},
+    {
+        "place": _says(
+            "where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...",
+            _map(_TEXT),
+        )
+    },
 )
 _PROCESS: Final = _object(
     "The operating system's view of the rank's process.",

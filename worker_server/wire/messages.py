@@ -50,6 +50,12 @@ ACROSS: Final = "torchft"
 waiting in them is waiting for other groups."""
 
 
+PLACE_KEYS_MAX: Final = 16
+PLACE_KEY_MAX_CHARS: Final = 64
+PLACE_VALUE_MAX_CHARS: Final = 128
+"""Of `Identity.place`: polled every second, so it is a few short words."""
+
+
 class WireError(ValueError):
     """An answer that does not follow this schema; the message names the key."""
 
@@ -85,6 +91,8 @@ class Identity:
     pid: int
     incarnation: str
     """Differs between any two processes that ever bore this rank's name."""
+    place: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Where a scheduler put it, by `worker_server.place`; empty when none did, or none is told."""
 
     @cached_property
     def rank(self) -> RankName:
@@ -111,8 +119,15 @@ class Process:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal or a debugger keeps it from running."""
+        """Whether a signal or a tracer keeps it from running at this moment."""
         return self.state in ("T", "t")
+
+    @property
+    def traced(self) -> bool:
+        """Whether a tracer does: for some milliseconds who takes its stacks, so do we ourselves,
+        and for as long as it likes a debugger.
+        """
+        return self.state == "t"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from worker_server.wire.messages import (
+    PLACE_KEY_MAX_CHARS,
+    PLACE_KEYS_MAX,
+    PLACE_VALUE_MAX_CHARS,
     SCHEMA,
     SOURCE_REPORTER,
     FlightRecord,
@@ -109,7 +112,21 @@ def parse_identity(data: Any) -> Identity:
         host=Host(_str(data, "host")),
         pid=_int(data, "pid"),
         incarnation=_str(data, "incarnation"),
+        place=_place(data),
     )
+
+
+def _place(data: Any) -> dict[str, str]:
+    place = _get(data, "place", (Mapping,), {})
+    if len(place) > PLACE_KEYS_MAX:
+        raise WireError(f"'place' has {len(place)} keys, at most {PLACE_KEYS_MAX}")
+    for key in place:
+        value = _str(place, key)
+        if len(key) > PLACE_KEY_MAX_CHARS or len(value) > PLACE_VALUE_MAX_CHARS:
+            raise WireError(f"'place' is too long at {key[:PLACE_KEY_MAX_CHARS]!r}")
+        if not key.isprintable() or not value.isprintable():
+            raise WireError(f"'place' is no plain text at {key!r}")
+    return dict(place)
 
 
 def _parse_process(data: Any) -> Process:

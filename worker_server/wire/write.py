@@ -101,7 +101,11 @@ def _object(value: Any, digits: int, but: tuple[str, ...] = ()) -> dict[str, Any
     """
     names = (one.name for one in fields(value) if one.name not in but)
     pairs = ((name, getattr(value, name)) for name in names)
-    return {name: _plain(item, digits) for name, item in pairs if item is not None}
+    return {
+        name: _plain(item, digits)
+        for name, item in pairs
+        if item is not None and (item or name != "place")
+    }
 
 
 def _plain(value: Any, digits: int) -> Any:

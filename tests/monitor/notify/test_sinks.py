@@ -19,9 +19,8 @@ from monitor.notify.sinks import (
     Message,
     Slack,
     Webhook,
-    shown_url,
-    without_secrets,
 )
+from monitor.urls import shown_url, without_secrets
 from tests.monitor.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.shell.fakes import page, wait_until
 from tests.monitor.shell.test_store import incident

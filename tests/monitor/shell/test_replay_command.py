@@ -110,9 +110,8 @@ def test_one_file_from_the_middle_stands_alone(live: Path, capsys) -> None:
 def test_a_decision_that_is_not_as_live_is_status_1(
     live: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monitor.policy._not_worth_it", lambda case: None)
-    monkeypatch.setattr("monitor.policy._GUARDS", ())
-    monkeypatch.setattr("monitor.policy._quarantine", lambda case: ())
+    monkeypatch.setattr("monitor.policy.deciding.GUARDS", ())
+    monkeypatch.setattr("monitor.policy.deciding._quarantine", lambda case: ())
     assert main(["replay", str(live), "--check"]) == 1
     out = capsys.readouterr().out
     assert "not as live: tick 28: decisions[0].quarantine[0] was 'host-rg_1' live and is" in out

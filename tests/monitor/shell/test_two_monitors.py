@@ -154,7 +154,7 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     number: signal.Signals,
     database: str,
 ) -> None:
-    """The rank dies only once the active monitor is out: it was begun and not ended."""
+    """The rank dies only once the active monitor is out: the eviction was begun and not ended."""
     culprit = training.ranks[1]
     culprit.mortal = False
     url = request.getfixturevalue("postgres").new_database() if database != "sqlite" else ""

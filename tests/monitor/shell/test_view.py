@@ -89,7 +89,9 @@ def test_without_a_lighthouse_membership_is_unknown_and_not_no() -> None:
 
 
 def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
-    row = DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon")
+    row = DecisionRow(
+        IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon", body={"release": "later"}
+    )
     shown = view(
         incidents=(incident(),),
         decisions={IncidentId("inc-1"): (row,)},
@@ -110,6 +112,7 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
             "attempt": 1,
             "ended_s": None,
             "outcome": "",
+            "release": "later",
         }
     ]
     assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"

@@ -1,0 +1,119 @@
+"""`lightkeeper policy`: check a policy file, show the policy that holds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from monitor.commands.ask import add_ask_options, ask
+from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.tables import cell, console, moment, print_json, table
+from monitor.commands.token import add_token_option, read_token
+from monitor.policy.effective import Effective
+from monitor.policy.reading import PolicyError
+from monitor.policy_json import effective_to_json
+from monitor.rulebook import effective
+
+EXAMPLES = """\
+examples:
+  lightkeeper policy check policy.toml          all that is wrong with it, one line each; exit 2
+  lightkeeper policy show                       of the running monitor, with who said what
+  lightkeeper policy show --default --format json
+  lightkeeper policy show --file policy.toml    what it would come to, all options
+  lightkeeper policy reload --token-file token  as `kill -HUP` of the monitor does
+
+a file with every option and its default: docs/policy.example.toml
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`check`, `show`, `reload`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    checking = actions.add_parser("check", help="whether a policy file can be used")
+    checking.add_argument("file", type=Path, metavar="FILE")
+    showing = actions.add_parser("show", help="the policy that holds")
+    which = showing.add_mutually_exclusive_group()
+    which.add_argument("--default", action="store_true", help="that of a monitor without a file")
+    which.add_argument("--file", type=Path, metavar="FILE", help="what this file comes to")
+    reloading = actions.add_parser("reload", help="make the monitor read its policy file again")
+    add_token_option(reloading)
+    for asking in (showing, reloading):
+        add_ask_options(asking)
+
+
+def refused(exc: PolicyError) -> CommandError:
+    """Every problem but the last on standard error, one line each; the last as the error."""
+    for problem in exc.problems[:-1]:
+        sys.stderr.write(f"lightkeeper: {' '.join(problem.split())}\n")
+    return CommandError(exc.problems[-1], USAGE)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, show or reload."""
+    match args.action:
+        case "check":
+            _of_file(args.file)
+            console().print(Text(f"{args.file}: a policy that can be used"))
+            return DONE
+        case "reload":
+            token = read_token(args.token_file)
+            body = ask(args, "/v1/policy/reload", method="POST", token=token)
+        case _ if args.default or args.file is not None:
+            body = effective_to_json(_of_file(args.file), 0.0)
+        case _:
+            body = ask(args, "/v1/policy")
+    if args.format == "json":
+        print_json(body)
+    else:
+        _print(console(), body)
+    return DONE
+
+
+def _of_file(path: Path | None) -> Effective:
+    try:
+        return effective(path, {}, loaded_s=0.0)
+    except PolicyError as exc:
+        raise refused(exc) from exc
+
+
+def _print(out: Console, body: dict[str, Any]) -> None:
+    source = body["source"] or "no file: the defaults"
+    loaded = f", loaded {moment(body['loaded_s'])}" if body["loaded_s"] else ""
+    out.print(Text(f"policy: {source}{loaded}; mode: {body['mode']}", style="bold"))
+    for problem in body.get("problems", []):
+        out.print(Text(f"! not reloaded: {problem}", style="yellow"))
+    if body.get("pause"):
+        out.print(Text(pause_line(body["pause"]), style="bold red"))
+    actions = table("actions", "kind", "info", "warning", "critical")
+    for kind, row in body["actions"].items():
+        actions.add_row(cell(kind), *(cell(row[one]) for one in ("info", "warning", "critical")))
+    out.print(actions)
+    options = table("options", "name", "value", "said by", "changes by")
+    for part in ("guards", "thresholds"):
+        for name, one in body[part].items():
+            if part == "guards" or one["from"] != "default":
+                options.add_row(
+                    cell(name), cell(one["value"]), cell(one["from"]), cell(one["change"])
+                )
+    out.print(options)
+    same = sum(one["from"] == "default" for one in body["thresholds"].values())
+    out.print(Text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
+    for name, value in body["after_restart"].items():
+        out.print(Text(f"! {name} = {value} from the next restart on", style="yellow"))
+    for name, one in body.get("learned", {}).items():
+        out.print(Text(f"{name}: " + ", ".join(f"{key} {held}" for key, held in one.items())))
+    for window in body["maintenance"]:
+        days = f" on {', '.join(window['days'])}" if "days" in window else ""
+        out.print(Text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))
+
+
+def pause_line(pause: dict[str, Any]) -> str:
+    """The big red switch in one line."""
+    until = "until `lightkeeper resume`" if pause["until_s"] is None else moment(pause["until_s"])
+    ends = until if pause["until_s"] is None else f"until {until}"
+    return f"PAUSED by {pause['author']} {ends}: {pause['reason']} (nobody is evicted but by hand)"

@@ -1,0 +1,119 @@
+"""Guards that look at the fault: is the verdict good for an eviction, and would one mend it?
+
+Each says why not and what would lift that, or None.
+"""
+
+from __future__ import annotations
+
+from monitor.detectors.verdict import Confidence, Kind
+from monitor.detectors.wording import listed, seconds
+from monitor.policy.case import BY_HAND, Case, Objection
+from monitor.policy.lessons import Lesson, cost, same_fault
+from monitor.policy.rules import Action
+
+
+def unsure(case: Case) -> Objection | None:
+    """The verdict cannot tell the culprit."""
+    if case.incident.verdict.confidence is not Confidence.UNSURE:
+        return None
+    return Objection(
+        f"cannot tell which of {listed(case.incident.culprits)} is to blame",
+        f"evidence that names the culprit; or {BY_HAND}",
+    )
+
+
+def spared(case: Case) -> Objection | None:
+    """The verdict itself says why an eviction would not mend it."""
+    why = case.incident.verdict.spare
+    return Objection(why, f"another verdict; or {BY_HAND}") if why else None
+
+
+def already_gone(case: Case) -> Objection | None:
+    """The group left by itself."""
+    view, incident = case.view, case.incident
+    nothing = "nothing: there is nobody left to evict"
+    if view is None:
+        return Objection(f"{case.group} is registered no more", nothing)
+    if (
+        incident.replica_ids
+        and view.replica_id is not None
+        and view.replica_id not in incident.replica_ids
+    ):
+        return Objection(f"{case.group} is another process by now", nothing)
+    if incident.kind is not Kind.DEAD or view.alive or case.fleet.lighthouse_away is not None:
+        return None
+    age_s, dead_s = view.heartbeat_age_s, view.dead_for_s
+    beats = (
+        age_s is not None and dead_s is not None and age_s + case.config.heartbeat_grace_s < dead_s
+    )
+    if beats and view.in_quorum:
+        return None
+    return Objection(
+        f"every process of {case.group} is gone and its heartbeat has ended with them",
+        "a heartbeat of it that goes on: then the Lighthouse still counts it",
+    )
+
+
+def not_worth_it(case: Case) -> Objection | None:
+    """A straggler has cost less so far than an eviction would (ski rental)."""
+    incident = case.incident
+    price = cost(case.fleet.lessons, len(case.fleet.groups), case.config)
+    lost_s = incident.verdict.lost_s
+    if incident.kind is not Kind.STRAGGLER or lost_s > price.seconds:
+        return None
+    told = f", measured on {price.evictions}" if price.evictions else ""
+    return Objection(
+        f"it has cost less than an eviction would ({seconds(price.seconds)}{told})",
+        f"more than {seconds(price.seconds)} lost to it (eviction_cost_s until one was measured)",
+    )
+
+
+def wants_person(case: Case) -> Objection | None:
+    """The operator wants a person for this kind of fault, and no eviction."""
+    if case.action is not Action.PAGE:
+        return None
+    kind, severity = case.incident.kind, case.incident.severity
+    return Objection(
+        f"the policy pages for {kind} of severity {severity} and never evicts",
+        f"another action for actions.{kind} in the policy file; or {BY_HAND}",
+    )
+
+
+def crash_loop(case: Case) -> Objection | None:
+    """The same fault again after an eviction: on another host it is the program's, whatever its
+    kind; on the same host it is no proof, and yet a few evictions have not mended it.
+    """
+    config, incident = case.config, case.incident
+    since_s = case.fleet.now_s - config.crash_loop_memory_s
+    known = (one for one in case.fleet.lessons if case.only_observed or not one.observed)
+    again = same_fault(known, incident, since_s)
+    elsewhere = [one for one in again if _elsewhere(case, one)]
+    signature = incident.signature
+    release = (
+        f"{seconds(config.crash_loop_memory_s)} without it (crash_loop_memory_s), or a program "
+        f"that is mended and restarted under another signature; or {BY_HAND}"
+    )
+    if len(elsewhere) >= config.program_bug_after:
+        hosts = listed(sorted({host for one in elsewhere for host in one.hosts}))
+        return Objection(
+            f"{signature} came back on another host after it was evicted {_times(elsewhere)} "
+            f"(from {hosts}): a fault of the program, not of a host",
+            release,
+        )
+    if len(again) >= config.crash_loop_after:
+        return Objection(
+            f"{signature} came back after it was evicted {_times(again)}: evictions do not mend "
+            "it, it may be a fault of the program",
+            release,
+        )
+    return None
+
+
+def _elsewhere(case: Case, lesson: Lesson) -> bool:
+    """Whether the fault was on other hosts then; where either is not known it proves nothing."""
+    here = set(case.incident.hosts)
+    return bool(here and lesson.hosts) and here.isdisjoint(lesson.hosts)
+
+
+def _times(lessons: list[Lesson]) -> str:
+    return "once" if len(lessons) == 1 else f"{len(lessons)} times"

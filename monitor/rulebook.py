@@ -1,0 +1,157 @@
+"""The policy in force: read from its file, replaced by a reload, never by a bad file.
+
+Theory of operation. A reload reads and checks the whole file first. Is anything wrong with it, then
+nothing changes and every problem is told. Else it becomes what the loop takes up between two ticks
+(`take`). The command line stands above the file, as at the start. What is looked at only at a start
+(`policy.options.needs_restart`) keeps its value, and is told until a restart.
+"""
+
+from __future__ import annotations
+
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from monitor.config import ConfigError, KeeperConfig
+from monitor.policy.effective import Effective
+from monitor.policy.options import needs_restart
+from monitor.policy.reading import PolicyError, PolicyFile, policy_from
+
+FILE_MAX_BYTES: Final = 1 << 20
+NO_FILE: Final = "no policy file is given: start the monitor with --policy FILE"
+
+
+def read_policy(path: Path) -> PolicyFile:
+    """What a policy file says.
+
+    Raises:
+        PolicyError: all that is wrong with it, each line with the file's name.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_MAX_BYTES).decode()
+        return policy_from(tomllib.loads(text))
+    except OSError as exc:
+        raise PolicyError((f"{path}: {exc.strerror or exc}",)) from exc
+    except PolicyError as exc:
+        raise PolicyError(tuple(f"{path}: {one}" for one in exc.problems)) from exc
+    except (ValueError, RecursionError) as exc:  # no TOML, or no UTF-8
+        raise PolicyError((f"{path}: no TOML: {' '.join(str(exc).split())}",)) from exc
+
+
+def effective(
+    path: Path | None, told: Mapping[str, Any], *, loaded_s: float, before: Effective | None = None
+) -> Effective:
+    """Defaults, then the file, then what the command line told.
+
+    Args:
+        path: the policy file, if any.
+        told: options of the command line; None means not told.
+        loaded_s: Unix time of now.
+        before: what held so far, in a reload.
+
+    Raises:
+        PolicyError: all that is wrong with the file.
+        ConfigError: the command line is wrong by itself.
+    """
+    told = {name: value for name, value in told.items() if value is not None}
+    KeeperConfig.from_options(told)
+    file = PolicyFile() if path is None else read_policy(path)
+    try:
+        config = KeeperConfig.from_options({**file.options, **told})
+    except ConfigError as exc:
+        raise PolicyError((f"{path}: together with the command line: {exc}",)) from exc
+    waiting: dict[str, Any] = {}
+    if before is not None:
+        names = [one.name for one in fields(KeeperConfig) if needs_restart(one.name)]
+        held = {name: getattr(before.config, name) for name in names}
+        waiting = {n: getattr(config, n) for n in names if getattr(config, n) != held[n]}
+        config = replace(config, **held)
+    return Effective(
+        config=config,
+        policy=file.policy,
+        path=path,
+        loaded_s=loaded_s,
+        number=1 if before is None else before.number + 1,
+        said={**dict.fromkeys(file.options, "file"), **dict.fromkeys(told, "command line")},
+        waiting=waiting,
+    )
+
+
+class Rulebook:
+    """The policy of one monitor. Safe to use from any thread.
+
+    Args:
+        first: what holds at the start.
+        told: options of the command line, which stay above the file.
+    """
+
+    def __init__(self, first: Effective, told: Mapping[str, Any] | None = None) -> None:
+        self._told = dict(told or {})
+        self._lock = threading.Lock()
+        self._current = first
+        self._fresh: Effective | None = None
+        self._problems: tuple[str, ...] = ()
+
+    @property
+    def current(self) -> Effective:
+        """What holds, from the next tick on at the latest."""
+        with self._lock:
+            return self._current
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the last reload changed nothing; empty when it did."""
+        with self._lock:
+            return self._problems
+
+    def reload(self, now_s: float) -> Effective:
+        """Read the file again.
+
+        Raises:
+            PolicyError: nothing has changed, and why.
+        """
+        with self._lock:
+            try:
+                path = _file_of(self._current)
+                made = effective(path, self._told, loaded_s=now_s, before=self._current)
+            except PolicyError as exc:
+                self._problems = exc.problems
+                raise
+            self._problems = ()
+            self._current = self._fresh = made
+            return made
+
+    def take(self) -> Effective | None:
+        """What a reload has brought since this was last asked."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, None
+            return fresh
+
+    def troubles(self) -> Iterator[str]:
+        """What people should know of it, one line each."""
+        with self._lock:
+            current, problems = self._current, self._problems
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            yield f"the policy was not reloaded, the one before holds: {problems[0]}{more}"
+        for name, value in sorted(current.waiting.items()):
+            held = getattr(current.config, name)
+            yield f"the policy says {name} = {value}: {held} holds until the monitor is restarted"
+
+
+def _file_of(held: Effective) -> Path:
+    if held.path is None:
+        raise PolicyError((NO_FILE,))
+    return held.path
+
+
+def standing(config: KeeperConfig) -> Rulebook:
+    """A rulebook without a file."""
+    default = KeeperConfig()
+    names = [one.name for one in fields(KeeperConfig)]
+    told = {n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)}
+    return Rulebook(Effective(config, said=dict.fromkeys(told, "command line")), told)

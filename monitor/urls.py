@@ -1,0 +1,21 @@
+"""What is shown of a URL whose path, query or password may be the secret. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+
+def shown_url(url: str) -> str:
+    """Scheme, host and port: what stands behind them may be the secret."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if parts.port is None else f":{parts.port}")
+
+
+def without_secrets(url: str, text: str) -> str:
+    """A text in which nothing of a URL stands but its host."""
+    parts = urlsplit(url)
+    clean = text.replace(url, shown_url(url))
+    for secret in (parts.path, parts.query, parts.password or ""):
+        clean = clean.replace(secret, "...") if len(secret) > 1 else clean
+    return clean

@@ -1,0 +1,210 @@
+"""What must hold for every sequence of faults and heals, whatever the operator does meanwhile.
+
+A sequence is its seed: `sequence(17)` is the same everywhere. LIGHTKEEPER_DEEP=8 runs 200.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind, Severity
+from monitor.incident import incident_from_json, incident_to_json
+from monitor.pipeline import Pipeline
+from monitor.policy import Action, Evict, Hold, Policy
+from monitor.policy.windows import Once
+from monitor.snapshot import Pause
+from tests.deep import DEEP
+from tests.monitor import fleet as faults
+from tests.monitor.fleet import START_S, Drive
+from tests.monitor.shared_hosts import HostFleet
+
+TICKS = 200
+HARMS = {
+    "hang": faults.hang, "gil": faults.gil, "stop": faults.stop, "crash": faults.crash,
+    "mismatch": faults.mismatch, "slow": lambda rank: faults.slow(rank, 3.0),
+    "data": lambda rank: faults.slow_in(rank, "data", 0.8),
+}  # fmt: skip
+
+
+@dataclass
+class Sequence:
+    """One run: a fleet, its monitor, and what the operator does to both."""
+
+    seed: int
+    dice: random.Random = field(init=False)
+    fleet: HostFleet = field(init=False)
+    drive: Drive = field(init=False)
+    config: KeeperConfig = field(init=False)
+    policy: Policy = field(default_factory=Policy)
+    asked: list[tuple[float, Evict]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    restarts: int = 0
+    pairs: int = 0
+
+    def __post_init__(self) -> None:
+        dice = self.dice = random.Random(self.seed)
+        groups, size = dice.choice([(3, 1), (4, 1), (5, 1), (3, 2), (4, 2)])
+        self.fleet = HostFleet(
+            groups, size, noise=0.2, seed=self.seed, lighthouse_min=dice.choice([None, 1, 2]),
+        )  # fmt: skip
+        self.fleet.script = sorted(self._script(), key=lambda line: line.at_s)
+        self.config = self._config()
+        self.drive = Drive(
+            self.fleet, self.config, pipeline=Pipeline(self.config, policy=self.policy)
+        )
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def _script(self) -> list[faults.At]:
+        dice, fleet = self.dice, self.fleet
+        names = [rank.name for rank in fleet.ranks()]
+        script = []
+        for _ in range(dice.randint(1, 6)):
+            rank, at_s = dice.choice(names), dice.uniform(15, 150)
+            kind = dice.choice(sorted(HARMS))
+            script.append(faults.at(at_s, fleet.harm(rank, HARMS[kind](rank))))
+            if dice.random() < 0.3:
+                script.append(faults.at(at_s + dice.uniform(1, 30), self._heal(rank)))
+            if dice.random() < 0.2:
+                group = rank.partition(".")[0]
+                script.append(faults.at(at_s + dice.uniform(1, 40), faults.restart(group)))
+        for _ in range(dice.choice([0, 0, 1, 1, 2])):
+            hosts = sorted({rank.host for rank in fleet.ranks()})
+            script.append(faults.at(dice.uniform(20, 150), fleet.lose(dice.choice(hosts))))
+        if dice.random() < 0.2:
+            down = dice.choice([faults.lighthouse_restart, faults.lighthouse_away])
+            script.append(faults.at(dice.uniform(20, 150), down(dice.uniform(1, 15))))
+        if dice.random() < 0.2:
+            script.append(faults.at(dice.uniform(20, 150), faults.late(dice.uniform(2, 9))))
+        return script
+
+    def _heal(self, rank: str) -> faults.Fault:
+        def do(fleet) -> None:
+            faults.recover(rank)(fleet)
+            fleet.rank(rank).slow = 1.0
+            fleet.relent(rank.partition(".")[0])
+
+        return do
+
+    def _config(self) -> KeeperConfig:
+        dice = self.dice
+        return KeeperConfig(
+            observe=dice.random() < 0.1, min_replicas=dice.randint(1, 2),
+            budget_per_hour=dice.randint(1, 6), budget_per_group=dice.randint(0, 3),
+            cool_down_s=dice.choice([0.0, 5.0, 20.0]), breaker_share=dice.choice([0.34, 0.5, 1.0]),
+        )  # fmt: skip
+
+    def _policy(self) -> Policy:
+        dice = self.dice
+        actions = dict(Policy().actions)
+        for kind in dice.sample(sorted(Kind), 2):
+            actions.update(dict.fromkeys([(kind, s) for s in Severity], dice.choice([*Action])))
+        windows = ()
+        if dice.random() < 0.3:
+            since_s = self.fleet.now_s + dice.uniform(0, 30)
+            windows = (Once("storage", since_s, since_s + dice.uniform(5, 60)),)
+        return Policy(actions, windows)
+
+    def meddle(self) -> None:
+        """What an operator may do between two ticks."""
+        dice, fleet = self.dice, self.fleet
+        if dice.random() < 0.010:
+            self.restart()
+        if dice.random() < 0.010:
+            self.config, self.policy = self._config(), self._policy()
+            self.drive.config = self.config
+            self.drive.pipeline.reconfigure(self.config, self.policy)
+        if fleet.pause is None and dice.random() < 0.008:
+            until_s = None if dice.random() < 0.5 else fleet.now_s + dice.uniform(5, 40)
+            fleet.pause = Pause("rack 7", "alice", fleet.now_s, until_s)
+        elif fleet.pause is not None and dice.random() < 0.04:
+            fleet.pause = None
+
+    def restart(self) -> None:
+        """Another monitor, which knows what the store has kept, through JSON."""
+        self.restarts += 1
+        self.fleet.end_evictor()
+        kept = [incident_from_json(json.loads(json.dumps(incident_to_json(one))))
+                for one in self.drive.seen.values()]  # fmt: skip
+        past = tuple(self.fleet.evictions.values())
+        self.drive.pipeline = Pipeline(self.config, kept, past, policy=self.policy)
+
+    # -- what must hold ----------------------------------------------------------------------
+
+    def step(self) -> None:
+        self.meddle()
+        going, paused = self.fleet.going(), self.fleet.pause
+        result = self.drive.step()
+        for decision in result.decisions:
+            if isinstance(decision, Hold):
+                self.check(bool(decision.reason and decision.release), f"mute: {decision}")
+                if decision.would is not None:
+                    held = self._of(decision.would)
+                    self.check(self.config.observe or held is Action.OBSERVE, "observed unasked")
+            else:
+                self.judge(decision, going, paused)
+                going = {*going, decision.group}
+        self.check(not result.detector_failures, f"crashed: {result.detector_failures}")
+
+    def judge(self, evict: Evict, going: set[str], paused: Pause | None) -> None:
+        """One eviction, against the truth."""
+        fleet, config, now_s = self.fleet, self.config, self.fleet.now_s
+        others = going - {evict.group}
+        shared = any(
+            all(host in fleet.hosts(other) for other in others)
+            for host in fleet.hosts(evict.group) & fleet.dead_hosts()
+        )
+        self.pairs += bool(others)
+        left = [one for one in fleet.groups if one not in going | {evict.group} and fleet.able(one)]
+        least = max(config.min_replicas, fleet.lighthouse_min or 0)
+        self.check(len(left) >= least, f"{evict.group}: {len(left)} left, {least} must be")
+        self.check(fleet.sick(evict.group), f"{evict.group} is well")
+        self.check(not others or shared, f"{evict.group} beside {sorted(others)}")
+        of_hour = [one for at_s, one in self.asked if now_s - at_s < 3600]
+        self.check(len(of_hour) < config.budget_per_hour, "over the budget")
+        mine = [one for one in of_hour if one.group == evict.group]
+        of_group = config.budget_per_group or config.budget_per_hour
+        self.check(len(mine) < of_group, f"over the budget of {evict.group}")
+        lately = {one.group for at_s, one in self.asked if now_s - at_s < config.cool_down_s}
+        cooled = not lately or shared or lately <= others
+        self.check(cooled or self._shares(evict.group, lately), "too soon")
+        self.check(paused is None or fleet.pause is None, "paused")
+        self.check(self.policy.window(now_s) is None, "in a maintenance window")
+        self.check(not config.observe, "in observe mode")
+        allowed = self._of(evict)
+        self.check(allowed in (Action.EVICT, Action.EVICT_AND_QUARANTINE), f"policy: {allowed}")
+        self.check(not evict.quarantine or allowed is not Action.EVICT, "quarantined unasked")
+        self.check(bool(evict.reason), "no reason")
+        self.asked.append((now_s, evict))
+
+    def _shares(self, group: str, lately: set[str]) -> bool:
+        return any(
+            all(host in self.fleet.hosts(other) for other in lately)
+            for host in self.fleet.hosts(group) & self.fleet.dead_hosts()
+        )
+
+    def _of(self, evict: Evict) -> Action:
+        incident = self.drive.seen[evict.incident_id]
+        return self.policy.action(incident.kind, incident.severity)
+
+    def check(self, holds: bool, what: str) -> None:
+        if not holds:
+            at_s = self.fleet.now_s - START_S
+            self.broken.append(f"sequence({self.seed}) at {at_s:.0f} s: {what}")
+
+
+def sequence(seed: int, ticks: int = TICKS) -> Sequence:
+    made = Sequence(seed)
+    for _ in range(ticks):
+        made.step()
+    return made
+
+
+@pytest.mark.parametrize("seed", range(25 * DEEP))
+def test_no_sequence_of_faults_and_heals_breaks_a_guard(seed) -> None:
+    assert sequence(seed).broken == []

@@ -1,0 +1,283 @@
+"""What every scheduler's driver owes, tried on a small world of its own."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+
+import pytest
+
+from monitor.names import GroupName, Host, IncidentId, RankName
+from monitor.schedulers import Outcome, Place, Scheduler
+
+NODE, OTHER = Host("node1"), Host("node2")
+INCIDENT = IncidentId("hang-rg_1.0-1795282163773")
+REASON = "rg_1.0 stands still in 'data'; 3 others wait"
+OWNER = "a1b2c3"
+RG_1 = GroupName("rg_1")
+SOON_S = 5.0
+"""Deadline of requests that succeed at once."""
+SHORT_S = 0.3
+"""Deadline of requests that nobody answers."""
+
+
+class World(ABC):
+    """A scheduler with two nodes, and who looks at it from outside."""
+
+    scheduler: Scheduler
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+
+    def everyone(self) -> list[Place]:
+        return self.places
+
+    @abstractmethod
+    def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
+        """A rank starts, and is registered; in the same job or pod as another if so said."""
+
+    @abstractmethod
+    def renew(self, place: Place) -> Place:
+        """What ran there ends, and something of the same name starts."""
+
+    @abstractmethod
+    def runs(self, place: Place) -> bool: ...
+
+    @abstractmethod
+    def admits(self, host: str) -> bool:
+        """Whether something new would start there."""
+
+    @abstractmethod
+    def admin_keeps_out(self, host: str) -> None: ...
+
+    @abstractmethod
+    def admin_lets_in(self, host: str) -> None: ...
+
+    @abstractmethod
+    def by_admin(self, host: str) -> bool:
+        """Whether the administrator's word stands there, unchanged."""
+
+    @abstractmethod
+    def other_owner(self) -> Scheduler:
+        """The same scheduler, asked by another monitor."""
+
+    @abstractmethod
+    def break_off(self) -> None:
+        """From now on every request fails at once."""
+
+    @abstractmethod
+    def hang(self) -> None:
+        """From now on nothing is answered."""
+
+
+def is_one_line(outcome: Outcome) -> bool:
+    return bool(outcome.detail) and outcome.detail.isprintable() and len(outcome.detail) < 800
+
+
+class Conformance:
+    """Inherit it, and bring a fixture `world`."""
+
+    def cordon(self, world: World, host: str = NODE, reason: str = REASON) -> Outcome:
+        outcome = world.scheduler.cordon(Host(host), reason, INCIDENT, SOON_S)
+        assert is_one_line(outcome)
+        return outcome
+
+    def uncordon(self, world: World, host: str = NODE) -> Outcome:
+        outcome = world.scheduler.uncordon(Host(host), "released", SOON_S)
+        assert is_one_line(outcome)
+        return outcome
+
+    def remove(self, world: World, *places: Place, group: GroupName = RG_1) -> Outcome:
+        outcome = world.scheduler.remove(group, places, REASON, INCIDENT, SOON_S)
+        assert is_one_line(outcome)
+        return outcome
+
+    # -- hosts ---------------------------------------------------------------------------------
+
+    def test_nothing_new_starts_on_a_cordoned_host_and_what_runs_there_goes_on(self, world):
+        place = world.start("rg_1.0", NODE)
+        outcome = self.cordon(world)
+        assert outcome.done
+        assert outcome.ours
+        assert NODE in outcome.detail
+        assert not world.admits(NODE)
+        assert world.admits(OTHER)
+        assert world.runs(place)
+
+    def test_a_cordon_made_again_changes_nothing(self, world):
+        first, second = self.cordon(world), self.cordon(world)
+        assert first.done
+        assert second.done
+        assert second.ours
+        assert self.uncordon(world).done
+        assert world.admits(NODE)
+
+    def test_an_uncordon_lets_in_again_and_may_be_asked_twice(self, world):
+        self.cordon(world)
+        assert self.uncordon(world).done
+        assert world.admits(NODE)
+        assert self.uncordon(world).done
+        assert world.admits(NODE)
+
+    def test_a_host_that_was_never_cordoned_stays_as_it_is(self, world):
+        assert self.uncordon(world).done
+        assert world.admits(NODE)
+
+    def test_what_an_administrator_keeps_out_is_left_to_him(self, world):
+        world.admin_keeps_out(NODE)
+        outcome = self.cordon(world)
+        assert outcome.done
+        assert world.by_admin(NODE)
+        assert self.uncordon(world).done
+        assert world.by_admin(NODE)
+        assert not world.admits(NODE)
+
+    def test_an_administrator_who_takes_our_cordon_back_is_not_undone_by_the_release(self, world):
+        self.cordon(world)
+        world.admin_lets_in(NODE)
+        assert self.uncordon(world).done
+        assert world.admits(NODE)
+
+    def test_what_an_administrator_keeps_out_after_our_release_stays_out(self, world):
+        self.cordon(world)
+        self.uncordon(world)
+        world.admin_keeps_out(NODE)
+        assert self.uncordon(world).done
+        assert world.by_admin(NODE)
+
+    @pytest.mark.parametrize(
+        "host",
+        ["nowhere", "ALL", "all", "node1,node2", "node[1-2]", "../node1", "", "-w", "node1 node2",
+         "node1\nnode2", "*", "pod:rg-1-worker-0", "x" * 400],
+    )  # fmt: skip
+    def test_a_host_that_is_not_exactly_one_known_node_is_refused(self, world, host):
+        outcome = self.cordon(world, host)
+        assert not outcome.done
+        assert world.admits(NODE)
+        assert world.admits(OTHER)
+        assert not self.uncordon(world, host).done
+
+    @pytest.mark.parametrize(
+        "reason",
+        ["it's \"quoted\" `id` $(reboot) \\ ; | & > /tmp/x", "two\nlines\x00\x1b[31m", "x" * 5000,
+         "Grüße", "", "State=RESUME Reason=mine"],
+        ids=["shell", "control", "long", "accents", "empty", "options"],
+    )  # fmt: skip
+    def test_no_reason_does_harm(self, world, reason):
+        assert self.cordon(world, NODE, reason).done
+        assert not world.admits(NODE)
+        assert world.admits(OTHER)
+        assert self.uncordon(world).done
+        assert world.admits(NODE)
+
+    def test_what_is_ours_can_be_read_back(self, world):
+        world.admin_keeps_out(OTHER)
+        assert list(world.scheduler.cordoned(SOON_S)) == []
+        self.cordon(world)
+        assert list(world.scheduler.cordoned(SOON_S)) == [NODE]
+        self.uncordon(world)
+        assert list(world.scheduler.cordoned(SOON_S)) == []
+
+    def test_the_cordon_of_another_monitor_is_not_ours(self, world):
+        other = world.other_owner()
+        assert other.cordon(NODE, REASON, INCIDENT, SOON_S).done
+        assert list(world.scheduler.cordoned(SOON_S)) == []
+        assert self.uncordon(world).done
+        assert not world.admits(NODE)
+        assert other.uncordon(NODE, "released", SOON_S).done
+        assert world.admits(NODE)
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def test_a_group_is_removed_wherever_it_runs_and_no_other(self, world):
+        mine = [world.start("rg_1.0", NODE), world.start("rg_1.1", OTHER)]
+        others = [world.start("rg_0.0", NODE), world.start("rg_2.0", OTHER)]
+        outcome = self.remove(world, *mine)
+        assert outcome.done
+        assert not any(world.runs(place) for place in mine)
+        assert all(world.runs(place) for place in others)
+
+    def test_ranks_of_one_group_may_share_a_place(self, world):
+        first = world.start("rg_1.0", NODE)
+        second = world.start("rg_1.1", NODE, beside=first)
+        other = world.start("rg_0.0", NODE)
+        assert self.remove(world, first, second).done
+        assert not world.runs(first)
+        assert world.runs(other)
+
+    def test_a_group_that_is_gone_is_removed(self, world):
+        place = world.start("rg_1.0", NODE)
+        assert self.remove(world, place).done
+        assert self.remove(world, place).done
+
+    def test_a_place_that_carries_another_group_too_is_left_alone_and_says_why(self, world):
+        mine = world.start("rg_1.0", NODE)
+        alone = world.start("rg_1.1", OTHER)
+        world.start("rg_0.0", NODE, beside=mine)
+        outcome = self.remove(world, mine, alone)
+        assert not outcome.done
+        assert "rg_0.0" in outcome.detail
+        assert world.runs(mine)
+        assert world.runs(alone)
+
+    def test_a_group_that_does_not_tell_its_place_is_left_alone(self, world):
+        place = world.start("rg_1.0", NODE)
+        outcome = self.remove(world, Place(place.rank, place.host))
+        assert not outcome.done
+        assert world.runs(place)
+        assert not self.remove(world).done
+
+    def test_what_has_started_since_under_the_same_name_is_never_hit(self, world):
+        old = world.start("rg_1.0", NODE)
+        new = world.renew(old)
+        assert self.remove(world, old).done
+        assert world.runs(new)
+
+    def test_nothing_is_hit_when_it_cannot_be_told_who_else_is_there(self, world, monkeypatch):
+        place = world.start("rg_1.0", NODE)
+
+        def broken():
+            raise RuntimeError("the registry\nis broken")
+
+        monkeypatch.setattr(world, "everyone", broken)
+        outcome = self.remove(world, place)
+        assert not outcome.done
+        assert world.runs(place)
+
+    # -- trouble -------------------------------------------------------------------------------
+
+    def test_a_scheduler_that_fails_makes_an_outcome_and_no_exception(self, world):
+        place = world.start("rg_1.0", NODE)
+        world.break_off()
+        self.fails_in_time(world, place)
+
+    def test_a_scheduler_that_does_not_answer_costs_the_deadline_and_no_more(self, world):
+        place = world.start("rg_1.0", NODE)
+        world.hang()
+        self.fails_in_time(world, place)
+
+    def fails_in_time(self, world: World, place: Place) -> None:
+        began = time.monotonic()
+        one = world.scheduler
+        outcomes = (
+            one.cordon(NODE, REASON, INCIDENT, SHORT_S),
+            one.uncordon(NODE, "released", SHORT_S),
+            one.remove(RG_1, [place], REASON, INCIDENT, SHORT_S),
+        )
+        assert one.cordoned(SHORT_S) is None
+        assert any(not check.ok for check in one.checks(SHORT_S))
+        assert not any(outcome.done for outcome in outcomes)
+        assert all(is_one_line(outcome) for outcome in outcomes)
+        assert time.monotonic() - began < 5 * (SHORT_S + 0.7)
+
+    def test_checks_change_nothing_and_all_pass_where_all_is_well(self, world):
+        checks = world.scheduler.checks(SOON_S)
+        assert checks
+        assert [check for check in checks if not check.ok] == []
+        assert all(check.what and check.said.isprintable() for check in checks)
+        assert world.admits(NODE)
+        assert world.admits(OTHER)
+
+
+def place_of(rank: str, host: str, labels: dict[str, str]) -> Place:
+    return Place(RankName(rank), Host(host), labels)

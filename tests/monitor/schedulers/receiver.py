@@ -1,0 +1,163 @@
+"""A receiver that owes what docs/webhook.md says, and a world behind it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from monitor.fetch import Fetcher
+from monitor.schedulers.protocol import Place, Scheduler
+from monitor.schedulers.signature import verify
+from monitor.schedulers.webhook import Webhook
+from tests.monitor.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
+
+SECRET = b"7f6e5d4c3b2a"
+Body = dict[str, Any]
+
+
+class Receiver:
+    """Hosts and tasks of some cluster."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, set[str]] = {NODE: set(), OTHER: set()}
+        """Who keeps each out."""
+        self.tasks: set[str] = set()
+        self.done: dict[str, Body] = {}
+        """Answers by idempotency key."""
+        self.requests: list[tuple[Body, dict[str, str]]] = []
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.now_s: float | None = None
+        self.hanging = threading.Event()
+        self.freed = threading.Event()
+
+    def answer(self, raw: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        body = json.loads(raw)
+        now_s = body and int(headers["X-Lightkeeper-Signature"][2:].partition(",")[0])
+        self.requests.append((body, headers))
+        if self.answers:
+            return self.answers.pop(0)
+        why = verify(SECRET, raw, headers["X-Lightkeeper-Signature"], self.now_s or now_s)
+        if why is not None:
+            return 401, {}, why.encode()
+        key = headers["Idempotency-Key"]
+        assert body["idempotency_key"] == key
+        if key not in self.done:
+            self.done[key] = self._do(body)
+        said = self.done[key]
+        return said.pop("status", 200), {}, json.dumps(said).encode()
+
+    def _do(self, body: Body) -> Body:
+        owner = body["owner"]
+        match body["action"]:
+            case "ping":
+                return {"done": True, "detail": "here"}
+            case "list":
+                return {"hosts": [host for host, by in self.hosts.items() if owner in by]}
+            case "remove":
+                for place in body["places"]:
+                    self.tasks.discard(place["labels"]["task"])
+                return {"done": True, "detail": f"ended {body['group']}"}
+        host = body["host"]
+        if host not in self.hosts:
+            return {"status": 404, "done": False, "detail": f"no host {host!r}"}
+        held = self.hosts[host]
+        if body["action"] == "uncordon":
+            held.discard(owner)
+            return {"done": True, "detail": f"{host} is held by {sorted(held)}"}
+        others = held - {owner}
+        held.add(owner)
+        return {"done": True, "detail": f"{host} is cordoned", "ours": not others}
+
+
+@contextmanager
+def served(receiver: Receiver) -> Iterator[str]:
+    """Its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            if receiver.hanging.is_set():
+                receiver.freed.wait(30)
+                self.close_connection = True
+                return
+            status, headers, out = receiver.answer(raw, dict(self.headers.items()))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(out)))
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(out)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/hook-path-s3cret"
+    finally:
+        receiver.freed.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+class WebhookWorld(World):
+    """Tasks of a cluster behind a receiver."""
+
+    def __init__(self, receiver: Receiver, url: str, fetcher: Fetcher) -> None:
+        super().__init__()
+        self.receiver = receiver
+        self._url, self._fetcher = url, fetcher
+        self._tasks = itertools.count()
+        self.scheduler = self.made(OWNER)
+
+    def made(self, owner: str = OWNER, secret: bytes = SECRET) -> Webhook:
+        everyone = lambda: self.everyone()  # noqa: E731, PLW0108 - tests replace it
+        return Webhook(self._url, secret, self._fetcher, everyone, lambda: owner)
+
+    def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
+        task = f"t-{next(self._tasks)}" if beside is None else beside.labels["task"]
+        self.receiver.tasks.add(task)
+        place = place_of(rank, host, {"task": task})
+        self.places.append(place)
+        return place
+
+    def renew(self, place: Place) -> Place:
+        self.receiver.tasks.discard(place.labels["task"])
+        self.places.remove(place)
+        return self.start(place.rank, place.host)
+
+    def runs(self, place: Place) -> bool:
+        return place.labels["task"] in self.receiver.tasks
+
+    def admits(self, host: str) -> bool:
+        return not self.receiver.hosts[host]
+
+    def admin_keeps_out(self, host: str) -> None:
+        self.receiver.hosts[host].add("alice")
+
+    def admin_lets_in(self, host: str) -> None:
+        self.receiver.hosts[host].clear()
+
+    def by_admin(self, host: str) -> bool:
+        return "alice" in self.receiver.hosts[host]
+
+    def other_owner(self) -> Scheduler:
+        return self.made("other")
+
+    def break_off(self) -> None:
+        self.receiver.answers = [(503, {}, b"busy\n")] * 1000
+
+    def hang(self) -> None:
+        self.receiver.hanging.set()
