@@ -28,6 +28,8 @@ from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.view import View, groups_of
 
 _TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_HOSTS_TOLD: Final = 100
+"""Hosts with a record that are told by name: a series each, and names of hosts come and go."""
 _STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
 _MEMBERS_SHOWN: Final = 4096
@@ -203,6 +205,7 @@ class ViewCollector(Collector):
             yield from _groups(view)
             yield from _lighthouse(view)
             yield from _incidents(view)
+            yield from _quarantine(view)
             yield from _self(view)
             yield from _policy(view)
 
@@ -398,5 +401,27 @@ def _incidents(view: View) -> Iterator[Metric]:
     rows = [(labels, float(count)) for labels, count in sorted(tally.items())]
     text = "Open incidents, by kind, state and severity (info, warning, critical)."
     yield _gauge("incidents", text, ("kind", "state", "severity"), rows)
-    hosts = float(len(view.quarantine))
+
+
+def _quarantine(view: View) -> Iterator[Metric]:
+    """Hosts in quarantine, and those with a record: bounded, worst first."""
+    hosts, groups = float(len(view.quarantine)), float(len(view.quarantine_groups))
     yield _gauge("quarantined_hosts", "Hosts in quarantine.", (), [((), hosts)])
+    yield _gauge("quarantined_groups", "Replica groups in quarantine.", (), [((), groups)])
+    lemons = float(sum(record.lemon is not None for record in view.hosts.values()))
+    yield _gauge(
+        "lemon_hosts", "Hosts that failed so often that they are lemons.", (), [((), lemons)]
+    )
+    told = [record for record in view.hosts.values() if not record.clean]
+    told.sort(key=lambda one: (one.lemon is None, -sum(one.incidents.values()), one.host))
+    rows = []
+    for one in told[:_HOSTS_TOLD]:
+        for signal, count in (
+            ("incidents", sum(one.incidents.values())),
+            ("evictions", one.evictions),
+            ("quarantines", one.quarantines),
+            ("failed_readmissions", one.failed_readmissions),
+        ):
+            rows.append(((str(one.host), signal), float(count)))
+    text = "What happened on a host within the window (28 days), of the 100 worst."
+    yield _gauge("host_offences", text, ("host", "signal"), rows)

@@ -144,10 +144,12 @@ class Service:
         self._lease = lease
         remembered = store.remembered()
         clock = SteadyClock()
-        registry, quarantine = Registry(clock, store), Quarantine(clock, store)
+        registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
         found = registry.restore(remembered.targets)
         self.rules = options.rules or standing(options.config)
         pause = PauseSwitch(clock, store)
+        # launchers ask before the first tick as well
+        quarantine.restore(remembered.quarantine, remembered.quarantine_events)
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
@@ -155,9 +157,12 @@ class Service:
         fetcher = Fetcher(tls, permit=lease.why_not)
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
-        gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
+        gatekeeper = self._gatekeeper(fetcher, clock, quarantine)
         schedulers = open_schedulers(
-            options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
+            options.schedulers,
+            store,
+            registry,
+            lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
         )
         for one in schedulers:
             stack.callback(one.close)
@@ -201,10 +206,7 @@ class Service:
             office = self._office(store, lease, held, instruments, server.url)
             return Deeds(office, self._journal(pipeline, held, evictions, last_tick))
 
-        def may_drain() -> bool:
-            return not self.rules.current.config.observe and lease.why_not() is None
-
-        followers = follow(schedulers, quarantine, may_drain, instruments)
+        followers = follow(schedulers, quarantine, self._may_change, instruments)
         if followers is not None:
             stack.callback(followers.close)
         parts = Parts(
@@ -234,7 +236,7 @@ class Service:
         self.keeper.take_part()
         if found or remembered.incidents or remembered.quarantine:
             log.info(
-                "from the store: %d ranks, %d incidents (%d open), %d hosts in quarantine",
+                "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
                 found,
                 len(remembered.incidents),
                 sum(incident.open for incident in remembered.incidents),
@@ -286,16 +288,21 @@ class Service:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
+    def _may_change(self) -> bool:
+        """Whether gate and schedulers may be told at this moment: not by a standby, nor in observe
+        mode.
+        """
+        return not self.rules.current.config.observe and self._lease.why_not() is None
+
     def _gatekeeper(
-        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine, lease: Lease
+        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine
     ) -> Gatekeeper | None:
         """Who keeps the gate taught; None where there is no gate."""
         url, token = self._options.gate, self._options.token
         if url is None:
             return None
         gate = Gate(url, fetcher, token)
-        may = lambda: lease.why_not() is None  # noqa: E731 - a question, asked again each time
-        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may)
+        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=self._may_change)
 
     def _office(
         self,

@@ -12,13 +12,17 @@ from prometheus_client.exposition import choose_encoder
 from monitor.app.answers import Refusal, answer, dump
 from monitor.app.desk import the_desk
 from monitor.lighthouse import lighthouse_json
-from monitor.names import Host
+from monitor.names import GroupName, Host, RankName
+from monitor.quarantine import HostRecord
+from monitor.store import QuarantineEntry, Scope
 from monitor.view import (
     SCHEMA,
     View,
     degraded,
     entry_to_json,
+    event_to_json,
     groups_to_json,
+    host_to_json,
     incident_json,
     ranks_to_json,
     self_health_to_json,
@@ -84,21 +88,82 @@ def incident(incident_id: str) -> Response:
 @reading.get("/v1/admission")
 def admission() -> Response:
     """Whether a launcher may start a group on a host."""
-    host = request.args.get("host", "")
+    host, group = request.args.get("host", ""), request.args.get("group", "")
     if not host:
         raise Refusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
-    verdict = the_desk().quarantine.admission(Host(host))
+    verdict = the_desk().quarantine.admission(Host(host), GroupName(group) if group else None)
     body: dict[str, Any] = {"admit": verdict.admit, "reason": verdict.reason}
     if not verdict.admit:
         body["until_s"] = verdict.until_s
+        body["refused"] = [_entry(entry) for entry in verdict.entries]
     return answer(body)
 
 
 @reading.get("/v1/quarantine")
 def quarantine() -> Response:
-    """Hosts in quarantine."""
-    entries = [entry_to_json(entry) for entry in the_desk().quarantine.active()]
-    return answer({"schema": SCHEMA, "quarantine": entries})
+    """Hosts and groups in quarantine."""
+    listed = the_desk().quarantine
+    body = {
+        "schema": SCHEMA,
+        "quarantine": [_entry(entry) for entry in listed.active()],
+        "groups": [_entry(entry) for entry in listed.groups()],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/quarantine/<host>")
+def quarantined(host: str) -> Response:
+    """One host: its entry, its record and its history, newest first."""
+    listed = the_desk().quarantine
+    record = listed.records().get(Host(host), HostRecord(Host(host)))
+    entry = listed.get(host)
+    body = {
+        "schema": SCHEMA,
+        "host": host,
+        "entry": None if entry is None else _entry(entry),
+        "record": host_to_json(record, entry, _ranks_by_host().get(Host(host), ())),
+        "history": [event_to_json(event) for event in listed.history(host)],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/quarantine/groups/<group>")
+def quarantined_group(group: str) -> Response:
+    """One group: its entry and its history, newest first."""
+    listed = the_desk().quarantine
+    entry = listed.get(group, Scope.GROUP)
+    body = {
+        "schema": SCHEMA,
+        "group": group,
+        "entry": None if entry is None else _entry(entry),
+        "history": [event_to_json(event) for event in listed.history(group, Scope.GROUP)],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/hosts")
+def hosts() -> Response:
+    """Every host that runs a rank or has a history, worst first."""
+    listed, ranks = the_desk().quarantine, _ranks_by_host()
+    known = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
+    told = [
+        host_to_json(record, listed.get(host), ranks.get(host, ()))
+        for host, record in sorted(known.items())
+    ]
+    told.sort(key=lambda one: (one["lemon"] is None, not one["quarantined"], -one["offences"]))
+    return answer({"schema": SCHEMA, "hosts": told})
+
+
+def _entry(entry: QuarantineEntry) -> dict[str, Any]:
+    known = entry.incident_id is not None and the_desk().bundle(entry.incident_id) is not None
+    return entry_to_json(entry, the_desk().quarantine.records(), known)
+
+
+def _ranks_by_host() -> dict[Host, list[RankName]]:
+    found: dict[Host, list[RankName]] = {}
+    for target in the_desk().registry.targets():
+        found.setdefault(target.identity.host, []).append(target.rank)
+    return found
 
 
 @reading.get("/v1/sd")

@@ -119,7 +119,7 @@ class Handover:
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
     def _adopt(self, found: Remembered) -> None:
-        self._parts.quarantine.take_over(found.quarantine)
+        self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
         self._parts.registry.adopt(found.targets)
         if self._parts.pause is not None:
             self._parts.pause.take_over(found.switches.get(SWITCH))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
+from monitor.incident import Incident
 from monitor.journal.writer import Stats
 from monitor.keeper.docket import Docket
 from monitor.keeper.handover import Handover
@@ -30,6 +31,7 @@ from monitor.notify import Known
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Sweep
+from monitor.quarantine import offences
 from monitor.snapshot import (
     NO_LIGHTHOUSE,
     Failure,
@@ -278,6 +280,8 @@ class Keeper:
         parts.instruments.count_incidents(result.changed, [one for one in before if one])
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
+        with self._part("offences"):
+            self._remember_offences(result, [one for one in before if one], snapshot)
         with self._deciding:
             for decision in result.decisions:
                 self._log(decision)
@@ -298,6 +302,14 @@ class Keeper:
         parts.store.flush()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _remember_offences(
+        self, result: TickResult, before: Sequence[Incident], snapshot: Snapshot
+    ) -> None:
+        """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
+        quarantine, known = self._parts.quarantine, {one.id: one for one in before}
+        quarantine.take(offences.accusations(result.changed, known, snapshot))
+        quarantine.take(offences.evictions(result.decisions, self._chronicle.get, snapshot))
 
     def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
         incident = self._chronicle.get(evict.incident_id)
@@ -372,6 +384,8 @@ class Keeper:
             bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
+            quarantine_groups=parts.quarantine.groups(),
+            hosts=parts.quarantine.records(),
             tempos=tempos,
             troubles=(
                 *self._notes,

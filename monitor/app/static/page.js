@@ -100,8 +100,9 @@ function groupCard(group, ranks, quarantined) {
 
 function showGroups(snapshot) {
   const hosts = new Set(snapshot.quarantine.map((entry) => entry.host));
+  const held = new Set((snapshot.quarantine_groups || []).map((entry) => entry.group));
   const cards = snapshot.groups.map((group) => groupCard(
-    group, snapshot.ranks.filter((rank) => rank.group === group.group), hosts.has(group.host)));
+    group, snapshot.ranks.filter((rank) => rank.group === group.group), hosts.has(group.host) || held.has(group.group)));
   show("groups", ...(cards.length ? cards : [el("div", { class: "none",
     text: "No rank has registered yet. Start ranks with LIGHTKEEPER_MONITOR set to this monitor's address." })]));
 }
@@ -208,15 +209,28 @@ function showIncidents(incidents, unknown, now) {
 
 // -- quarantine, head, banners ----------------------------------------------------------------
 
-function showQuarantine(entries) {
+function showQuarantine(hosts, groups) {
+  const entries = [...hosts, ...groups];
   if (!entries.length) {
     show("quarantine", el("div", { class: "none", text: "No host is in quarantine." }));
     return;
   }
-  const head = el("thead", {}, el("tr", {}, ...["host", "why", "by", "until"].map((text) => el("th", { text }))));
-  const rows = entries.map((entry) => el("tr", {}, ...[entry.host, entry.reason, entry.author,
-    date(entry.until_s)].map((text) => el("td", { text }))));
-  show("quarantine", el("table", {}, head, el("tbody", {}, ...rows)));
+  const head = el("thead", {}, el("tr", {}, ...["host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon"]
+    .map((text) => el("th", { text }))));
+  show("quarantine", el("table", {}, head, el("tbody", {}, ...entries.map(quarantineRow))));
+}
+
+function quarantineRow(entry) {
+  const why = entry.reason + (entry.note ? ` (${entry.note})` : "");
+  const until = entry.until_s === null ? "a person releases it" : date(entry.until_s);
+  const incident = entry.incident_id === null ? el("td", { text: "" })
+    : el("td", {}, entry.bundle && !guarded ? el("a", { href: entry.bundle, text: entry.incident_id, title: "its evidence" })
+      : el("span", { text: entry.incident_id }));
+  return el("tr", {},
+    ...[entry.host || `group ${entry.group}`, date(entry.since_s), until, entry.author].map((text) => el("td", { text })),
+    el("td", { text: why, title: entry.findings }), incident,
+    el("td", { text: entry.offences === undefined ? "" : String(entry.offences) }),
+    el("td", { text: entry.lemon ? "yes" : "", title: entry.lemon || "" }));
 }
 
 const SEVERITIES = ["info", "warning", "critical"];
@@ -322,7 +336,7 @@ async function refresh() {
     showHead(snapshot);
     showGroups(snapshot);
     showIncidents(last.incidents, snapshot.unknown, snapshot.now_s);
-    showQuarantine(snapshot.quarantine);
+    showQuarantine(snapshot.quarantine, snapshot.quarantine_groups || []);
     showPolicy(policy);
   } catch (error) {
     const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };
