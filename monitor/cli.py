@@ -35,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     from monitor.commands import (  # noqa: PLC0415
         analyze,
         gate,
+        incidents,
         notify,
         pause,
         policy,
@@ -83,9 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "incidents",
         "what went wrong, and what was done",
-        status.INCIDENTS_EXAMPLES,
-        status.add_incidents_arguments,
-        status.run_incidents,
+        incidents.EXAMPLES,
+        incidents.add_arguments,
+        incidents.run,
     )
     add(
         "quarantine",

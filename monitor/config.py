@@ -278,6 +278,16 @@ class KeeperConfig:
     """Alertmanager ends an alert that was not sent again for so long; it is sent four times as
     often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
 
+    # -- audit: monitor.audit --------------------------------------------------------------
+    gpus_per_rank: float = 0.0
+    """What a rank occupies: amounts are then GPU-seconds. 0: not told, amounts are rank-seconds."""
+    job_timeout_s: float = 60.0
+    """The job's `timeout`, `quorum_timeout` and the Lighthouse's `join_timeout_ms`: TorchFT's own
+    defaults. What would have been lost without an eviction is reckoned with it; decides nothing."""
+    straggler_horizon_s: float = 3600.0
+    """For how long a straggler is taken to go on at most had nobody evicted it. Higher claims more
+    saved; decides nothing."""
+
     def __post_init__(self) -> None:
         for name in _RANGES:
             self.check(name, getattr(self, name))
@@ -407,4 +417,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "notify_hold_s": (0, _DAY),
     "notify_give_up_s": (1, 30 * _DAY),
     "notify_expire_s": (4, _DAY),
+    "gpus_per_rank": (0, 1024),
+    "job_timeout_s": (1, _DAY),
+    "straggler_horizon_s": (1, 30 * _DAY),
 }

@@ -30,7 +30,9 @@ from monitor.view import View, groups_of
 _TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HOSTS_TOLD: Final = 100
 """Hosts with a record that are told by name: a series each, and names of hosts come and go."""
-_STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_STAGE_BUCKETS: Final = (
+    0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
 
 _MEMBERS_SHOWN: Final = 4096
 """Series of a metric by member; a job of more groups has other worries."""
@@ -145,6 +147,44 @@ class Instruments:
             ("sink",),
             registry=made,
         )
+
+        self.lost = Counter(
+            "lightkeeper_lost_rank_seconds_total",
+            "Rank-seconds that waited for faults, at least, once their accounts are complete.",
+            ("kind",),
+            registry=made,
+        )
+        self.saved = Counter(
+            "lightkeeper_saved_rank_seconds_total",
+            "Rank-seconds that evictions saved, at least, by lightkeeper's own account.",
+            ("kind",),
+            registry=made,
+        )
+        self.spent = Counter(
+            "lightkeeper_spent_rank_seconds_total",
+            "Rank-seconds that evictions cost more than they may have saved, at most.",
+            ("kind",),
+            registry=made,
+        )
+        self.unaccounted = Counter(
+            "lightkeeper_unaccounted_incidents_total",
+            "Incidents of which it cannot be told what they lost or what their eviction saved.",
+            ("kind", "what"),
+            registry=made,
+        )
+
+    def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
+        """Count one incident's account by its lower bounds; None: it cannot be told."""
+        if lost is None:
+            self.unaccounted.labels(kind, "lost").inc()
+        else:
+            self.lost.labels(kind).inc(max(0.0, lost))
+        if saved is None:
+            self.unaccounted.labels(kind, "saved").inc()
+        elif saved >= 0:
+            self.saved.labels(kind).inc(saved)
+        else:
+            self.spent.labels(kind).inc(-saved)
 
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
+from monitor.audit.case import Terms
+from monitor.audit.logfile import LogFile
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, GateCollector, Gatekeeper, Patience
@@ -27,11 +29,14 @@ from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
 from monitor.journal.writer import Journal
 from monitor.keeper import Deeds, Keeper, Parts
+from monitor.keeper.auditor import Auditor
+from monitor.keeper.observed import held_back
 from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
-from monitor.notify import Office, Sink, Terms
+from monitor.notify import Office, Sink
+from monitor.notify import Terms as NotifyTerms
 from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
 from monitor.policy.reading import PolicyError
@@ -87,6 +92,10 @@ class Options:
     """Of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
     """Who is told of quarantine."""
+    audit_log: Path | None = None
+    """Where decisions are written for auditors; None: nowhere but into the store."""
+    audit_log_bytes: int = 64_000_000
+    """When a new file is begun."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
     gate: str | None = None
@@ -223,6 +232,7 @@ class Service:
             targets_file=targets_file,
             vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
             evidence=evidence,
+            auditor=self._auditor(store, remembered, instruments),
             lease=lease,
             begin=begin,
             rulebook=self.rules,
@@ -247,6 +257,24 @@ class Service:
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
 
+    def _auditor(self, store: Store, remembered: Remembered, instruments: Instruments) -> Auditor:
+        options, log = self._options, None
+        config = options.config
+        if options.audit_log is not None:
+            try:
+                log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
+            except OSError as exc:
+                why = exc.strerror or str(exc)
+                raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
+            self._stack.callback(log.close)
+        terms = Terms(
+            gpus_per_rank=config.gpus_per_rank,
+            job_timeout_s=config.job_timeout_s,
+            horizon_s=config.straggler_horizon_s,
+            follow_s=config.follow_s,
+        )
+        return Auditor(store, instruments, terms, remembered, log)
+
     def _store_and_lease(self, url: str) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
         stack, options = self._stack, self._options
@@ -266,16 +294,17 @@ class Service:
         evictions: Sequence[EvictionProgress],
         last_tick: int,
     ) -> Journal | None:
-        options, rules = self._options, self.rules.current
+        options = self._options
         if options.journal is None:
             return None
+        rules = self.rules.applied
         head = Head(
             config=rules.config,
             version=_version(),
             incidents=held.incidents,
             evictions=tuple(evictions),
             policy=rules.policy,
-            would=held.would(),
+            would=held_back(held.decisions),
         )
         shelf = JournalShelf(options.journal, options.limits)
         return Journal(shelf, head, pipeline.memory, after_tick=last_tick or None)
@@ -323,7 +352,7 @@ class Service:
             self._outside = Fetcher(tls, proxies=True, permit=lease.why_not)
             self._stack.callback(self._outside.close)
         config = options.config
-        terms = Terms(
+        terms = NotifyTerms(
             url=options.public_url or _for_people(url),
             hold_s=config.notify_hold_s,
             give_up_s=config.notify_give_up_s,
@@ -357,6 +386,8 @@ class Service:
             token=self._options.token,
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
+            review=keeper.review,
+            journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
             rules=self.rules,
             pause=parts.pause,

@@ -11,6 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from monitor.audit.account import account, account_to_json
+from monitor.audit.books import Books
+from monitor.audit.case import Case
+from monitor.audit.review import review_to_json
 from monitor.incident import Incident
 from monitor.lease import Standing
 from monitor.lighthouse_log import LighthouseRecord
@@ -88,6 +92,8 @@ class View:
     hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
     """The record of every host of which anything is known."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    """What accounts are made from."""
     rules: Effective | None = None
     """The policy that holds."""
     lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
@@ -295,9 +301,15 @@ def _finite(value: float | None) -> float | None:
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
+def case_of(view: View, incident: Incident) -> Case:
+    """Everything that the account of an incident is made from."""
+    rows = view.decisions.get(incident.id, ())
+    return view.books.case(incident, rows, view.snapshot.now_s)
+
+
 def incident_json(view: View, incident: Incident) -> dict[str, Any]:
     """One incident for a reader: its story, what was decided, and how the eviction went."""
-    verdict = incident.verdict
+    verdict, case = incident.verdict, case_of(view, incident)
     eviction = view.evictions.get(incident.id)
     return {
         "id": incident.id,
@@ -322,6 +334,9 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "resolution": incident.resolution,
         "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
         "eviction": None if eviction is None else eviction_to_json(eviction),
+        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
+        "account": account_to_json(account(case)),
+        "review": None if case.review is None else review_to_json(case.review),
         "bundle": _bundle_json(view, incident.id),
     }
 

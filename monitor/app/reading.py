@@ -11,6 +11,8 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.app.answers import Refusal, answer, dump
 from monitor.app.desk import the_desk
+from monitor.app.viewing import chosen, the_view
+from monitor.audit.choose import Choice
 from monitor.lighthouse import lighthouse_json
 from monitor.names import GroupName, Host, RankName
 from monitor.quarantine import HostRecord
@@ -53,7 +55,7 @@ def groups() -> Response:
 def lighthouse() -> Response:
     """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
     now_s = the_desk().clock.now_s()
-    return answer({"schema": SCHEMA, **lighthouse_json(_view().lighthouse, now_s)})
+    return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
 
 
 @reading.get("/v1/ranks")
@@ -65,24 +67,13 @@ def ranks() -> Response:
 @reading.get("/v1/incidents")
 def incidents() -> Response:
     """Incidents, newest first, resolved ones too."""
-    limit = _limit()
-    return _rendered(
-        f"incidents {limit}",
-        lambda view: {
-            "schema": SCHEMA,
-            "incidents": [incident_json(view, one) for one in view.incidents[:limit]],
-        },
-    )
+    limit, choice = _limit(), chosen(the_view())
 
+    def body(view: View) -> dict[str, Any]:
+        found = choice.among(view.incidents)[:limit]
+        return {"schema": SCHEMA, "incidents": [incident_json(view, one) for one in found]}
 
-@reading.get("/v1/incidents/<incident_id>")
-def incident(incident_id: str) -> Response:
-    """One incident with its story."""
-    view = _view()
-    for one in view.incidents:
-        if one.id == incident_id:
-            return answer({"schema": SCHEMA, **incident_json(view, one)})
-    raise Refusal(404, f"no such incident: {incident_id}")
+    return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
 
 
 @reading.get("/v1/admission")
@@ -206,7 +197,7 @@ def readyz() -> Response:
     here, and who is not ready gets no requests. A standby is ready too, but for `?role=active`,
     with which a load balancer finds the one that may be asked for changes.
     """
-    view = _view()
+    view = the_view()
     age_s = the_desk().clock.now_s() - view.snapshot.now_s
     if age_s > max(_STALE_TICKS * the_desk().tick_s, _STALE_LEAST_S):
         raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
@@ -227,13 +218,6 @@ def _standing() -> dict[str, Any]:
     return (
         {"role": "active", "lease": None} if told is None else {"role": told["role"], "lease": told}
     )
-
-
-def _view() -> View:
-    view = the_desk().view()
-    if view is None:
-        raise Refusal(503, "the monitor has not looked yet: try again in a second")
-    return view
 
 
 def _limit() -> int:
@@ -266,7 +250,7 @@ _bodies = _Bodies()
 
 
 def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Response:
-    return Response(_bodies.get(_view(), name, render), content_type="application/json")
+    return Response(_bodies.get(the_view(), name, render), content_type="application/json")
 
 
 def _discovery() -> list[dict[str, Any]]:

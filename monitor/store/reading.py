@@ -70,6 +70,10 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         ),
         targets=read(rows("targets", "body", order="rank"), json.loads),
         notices=read(notices, lambda sink, key, body: (sink, key, json.loads(body))),
+        audit=read(
+            rows("audit", "incident_id", "part", "body", order="incident_id"),
+            lambda incident_id, part, body: (IncidentId(incident_id), part, json.loads(body)),
+        ),
         switches=dict(rows("switches", "name", "body", order="name")),
     )
     return found, bad

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.policy import PastEviction
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome, RungResult
 
 
@@ -158,16 +157,10 @@ class Remembered:
     targets: tuple[Mapping[str, Any], ...] = ()
     notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
     """Sink, key, and what it was told."""
+    audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
+    """Incident, part (`keeper.auditor`), and what was noted."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
-
-    def would(self) -> tuple[PastEviction, ...]:
-        """Evictions that observe mode had held back, oldest first."""
-        return tuple(
-            PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
-            for row in self.decisions
-            if row.action == "would_evict" and "group" in row.body
-        )
 
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from monitor.incident import Incident, incident_to_json
-from monitor.names import RankName
+from monitor.names import IncidentId, RankName
 from monitor.policy import Decision, Evict, Hold
 from monitor.snapshot import EvictionProgress, Rung
 from monitor.store.place import Place, StoreError, parse_place
@@ -224,6 +224,11 @@ class Store:
         """Remember what a sink was told; None forgets it."""
         row = None if body is None else {"body": json.dumps(body)}
         self._put("notices", {"sink": sink, "key": key}, row)
+
+    def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
+        """Remember what an incident's account needs."""
+        key = {"incident_id": incident_id, "part": part}
+        self._put("audit", key, {"body": json.dumps(body)})
 
     def save_switch(self, name: str, body: str | None) -> None:
         """Remember what was said under a name; None forgets it."""

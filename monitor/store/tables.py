@@ -91,6 +91,13 @@ NOTICES: Final = Table(
     Column("key", Text, primary_key=True),
     Column("body", Text, nullable=False),
 )
+AUDIT: Final = Table(
+    "audit",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("part", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
 SWITCHES: Final = Table(
     "switches",
     METADATA,

@@ -161,6 +161,27 @@ function bundleLine(incident) {
   return el("p", { class: "meta", text, title });
 }
 
+// What it cost by our own account, and what people said of it.
+function bounds(amount) {
+  if (amount.low === null && amount.high === null) return "cannot tell";
+  if (amount.low === null) return `at most ${amount.high.toFixed(0)}`;
+  if (amount.high === null) return `at least ${amount.low.toFixed(0)}`;
+  const [low, high] = [amount.low.toFixed(0), amount.high.toFixed(0)];
+  return low === high ? low : `${low} to ${high}`;
+}
+
+function accountLine(incident) {
+  const account = incident.account;
+  if (!account || !incident.milestones.firing_s) return null;
+  const review = incident.review;
+  return el("div", { class: "stages" },
+    el("span", { text: `decided by ${account.decided_by}`, title: account.why }),
+    el("span", { title: account.lost.words }, "lost ", el("b", { text: bounds(account.lost) }), ` ${account.unit}`),
+    el("span", { title: account.saved.words }, "saved ", el("b", { text: bounds(account.saved) })),
+    account.back_on.length ? el("span", { text: `back on ${account.back_on.join(", ")}` }) : null,
+    review ? el("span", { title: review.note }, "judged ", el("b", { text: review.judgement }), ` by ${review.by}`) : null);
+}
+
 function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
@@ -170,6 +191,7 @@ function incidentBox(incident, now) {
       el("span", { class: "when", text: `${clock(first)} · ${span(now - first)} ago` })),
     el("div", { class: "inside" },
       el("div", { class: "stages" }, ...stages(incident.milestones)),
+      accountLine(incident),
       el("dl", { class: "evidence" },
         el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") || "nobody is accused" }),
         el("dt", { text: "victims" }), el("dd", { text: incident.victims.join(", ") || "none" }),
