@@ -294,7 +294,10 @@ class Service:
         if url is None:
             return None
         gate = Gate(url, fetcher, token)
-        may = lambda: lease.why_not() is None  # noqa: E731 - a question, asked again each time
+
+        def may() -> bool:  # observe mode teaches nobody either: it would replace the gate's list
+            return lease.why_not() is None and not self.rules.current.config.observe
+
         return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may)
 
     def _office(
