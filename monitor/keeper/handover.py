@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from monitor.keeper.docket import Docket
+from monitor.keeper.observed import held_back
 from monitor.keeper.parts import Deeds, Parts
 from monitor.pausing import SWITCH
 from monitor.store import Fence, Remembered
@@ -90,9 +91,8 @@ class Handover:
             return
         found = parts.store.remembered()
         parts.evictors.follow(found.evictions)
-        parts.judge.go_on(
-            found.incidents, parts.evictors.progress(), would=found.would(), deciding=False
-        )
+        progress, would = parts.evictors.progress(), held_back(found.decisions)
+        parts.judge.go_on(found.incidents, progress, deciding=False, would=would)
         self._adopt(found)
         self._read = writes
 
@@ -100,7 +100,7 @@ class Handover:
         parts = self._parts
         found = parts.store.lead(fence)
         evictions = parts.evictors.restore(found.evictions)
-        parts.judge.go_on(found.incidents, evictions, would=found.would())
+        parts.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
         self._adopt(found)
         parts.registry.save_all()
         self._docket.take_over(found, parts.clock.now_s())
@@ -110,10 +110,10 @@ class Handover:
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
     def _adopt(self, found: Remembered) -> None:
-        self._parts.quarantine.take_over(found.quarantine)
+        self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
         self._parts.registry.adopt(found.targets)
         if self._parts.pause is not None:
-            self._parts.pause.take_over(found.switches.get(SWITCH))
+            self._parts.pause.restore(found.switches.get(SWITCH))
         if self._parts.gatekeeper is not None:
             self._parts.gatekeeper.remember(found.evictions)
         self._show(found)

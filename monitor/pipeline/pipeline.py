@@ -80,13 +80,13 @@ class Pipeline:
         incidents: Sequence[Incident],
         evictions: Sequence[EvictionProgress],
         *,
-        would: Sequence[PastEviction] = (),
         deciding: bool = True,
+        would: Sequence[PastEviction] = (),
     ) -> None:
         """Go on from what the store holds; what was seen stays.
 
         Not `deciding`: another monitor decides and acts. Its evictions are under way then, which
-        otherwise somebody left without an end.
+        otherwise somebody left without an end. `would`: those that observe mode held back.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
         self._tracker.restore(incidents)

@@ -41,9 +41,13 @@ class Fleet:
     options: DemoOptions
     run_dir: Path
     lighthouse_url: str
+    """TorchFT's own."""
     monitor_url: str
     token_file: Path
     fault_file: Path
+    gate_url: str | None = None
+    """Where the groups go instead, with `--gate`."""
+    gate_admin_url: str | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     faults_injected: int = 0
 
@@ -147,17 +151,21 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
     token_file = run_dir / "token"
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_urlsafe(24))
-    lighthouse_port, monitor_port = free_port(), free_port()
     fleet = Fleet(
         options=options,
         run_dir=run_dir,
-        lighthouse_url=f"http://127.0.0.1:{lighthouse_port}",
-        monitor_url=f"http://127.0.0.1:{monitor_port}",
+        lighthouse_url=f"http://127.0.0.1:{free_port()}",
+        monitor_url=f"http://127.0.0.1:{free_port()}",
         token_file=token_file,
         fault_file=run_dir / "fault.json",
     )
+    if options.gate:
+        fleet.gate_url = f"http://127.0.0.1:{free_port()}"
+        fleet.gate_admin_url = f"http://127.0.0.1:{free_port()}"
     try:
-        _start_lighthouse(fleet, lighthouse_port)
+        start_lighthouse(fleet)
+        if options.gate:
+            start_gate(fleet)
         start_monitor(fleet)
         for group in fleet.groups:
             _start_group(fleet, group)
@@ -166,7 +174,9 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[Fleet]:
         fleet.stop()
 
 
-def _start_lighthouse(fleet: Fleet, port: int) -> None:
+def start_lighthouse(fleet: Fleet) -> None:
+    """Start the Lighthouse, or start it again on the same port."""
+    port = fleet.lighthouse_url.rpartition(":")[2]
     program = Path(sys.executable).with_name("torchft_lighthouse")
     if not program.exists():
         raise FleetError(
@@ -184,6 +194,17 @@ def _start_lighthouse(fleet: Fleet, port: int) -> None:
         command += ["--join_timeout_ms", str(int(_SHORT_TIMEOUTS["join"] * 1000))]
     # At its own level, info, the Lighthouse logs every request: 6 KB/s from two groups.
     fleet.spawn("lighthouse", command, {"RUST_LOG": os.environ.get("RUST_LOG", "warn")})
+
+
+def start_gate(fleet: Fleet) -> None:
+    """Start the gate in front of the Lighthouse, or start it again on the same ports."""
+    assert fleet.gate_url is not None  # noqa: S101 - for the type checker
+    assert fleet.gate_admin_url is not None  # noqa: S101
+    command = [sys.executable, "-m", "monitor.cli", "gate", "--lighthouse", fleet.lighthouse_url]
+    command += ["--bind", fleet.gate_url.removeprefix("http://")]
+    command += ["--admin", fleet.gate_admin_url.removeprefix("http://")]
+    command += ["--token-file", str(fleet.token_file), "--state", str(fleet.run_dir / "gate.json")]
+    fleet.spawn("gate", command, {})
 
 
 def start_monitor(fleet: Fleet) -> None:
@@ -207,6 +228,8 @@ def start_monitor(fleet: Fleet) -> None:
         "--budget",
         str(len(options.faults) + 2),
     ]
+    if fleet.gate_admin_url is not None:
+        command += ["--gate", fleet.gate_admin_url]
     fleet.spawn("monitor", command + ([] if options.keeper else ["--observe"]), {})
 
 
@@ -250,7 +273,7 @@ def _start_group(fleet: Fleet, group: str) -> None:
         f"supervisor-{group}",
         command,
         {
-            "TORCHFT_LIGHTHOUSE": fleet.lighthouse_url,
+            "TORCHFT_LIGHTHOUSE": fleet.gate_url or fleet.lighthouse_url,
             "LIGHTKEEPER_MONITOR": fleet.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(fleet.token_file),
             "LIGHTKEEPER_JOB": "demo",

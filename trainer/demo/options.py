@@ -31,6 +31,7 @@ examples:
   lightkeeper demo --groups 2 --ranks-per-group 2   gil, slow, mismatch
   lightkeeper demo --fault stop --format json       one JSON object, last on stdout
   lightkeeper demo --fault gil --without-keeper     what TorchFT does alone
+  lightkeeper demo --gate --fault stop              with the gate in front of the Lighthouse
   lightkeeper demo --keep-running                   leaves all up, with URLs to curl
 
 exit status: 0 every fault was found, the right group was evicted and training went on (with
@@ -46,6 +47,7 @@ class DemoOptions:
     groups: int
     ranks_per_group: int
     keeper: bool
+    gate: bool
     short_timeouts: bool
     json: bool
     keep_running: bool
@@ -112,6 +114,11 @@ def parser() -> argparse.ArgumentParser:
         help="same faults, nobody evicts: what TorchFT does alone",
     )
     add(
+        "--gate",
+        action="store_true",
+        help="groups reach the Lighthouse through `lightkeeper gate`, which can keep them out",
+    )
+    add(
         "--timeouts",
         choices=("default", "short"),
         default="default",
@@ -173,6 +180,7 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
         groups=groups,
         ranks_per_group=args.ranks_per_group,
         keeper=not args.without_keeper,
+        gate=args.gate,
         short_timeouts=args.timeouts == "short",
         json=args.format == "json",
         keep_running=args.keep_running,

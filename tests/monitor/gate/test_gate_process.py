@@ -146,10 +146,35 @@ def test_a_lighthouse_that_is_killed_and_comes_back_ends_nobody(
             assert min(group.members[-3:]) == 3, "nobody trained alone"
 
 
+@pytest.mark.parametrize("who", ["worker", "keeper"])
+@pytest.mark.parametrize("when", ["between", "during"])
+def test_a_gate_that_is_killed_disturbs_no_commit(
+    fresh: tuple[Lighthouse, Gate], who: str, when: str
+) -> None:
+    _, gate = fresh
+    gate.deny(denial("replica", "rg_9:a"))
+    groups = train(gate, ["rg_0:a", "rg_1:a", "rg_2:a"])
+    with running(*groups):
+        whole(groups)
+        if when == "during":
+            groups[2].pause.set()
+            wait_for(lambda: groups[0].asking and groups[1].asking, within_s=5, what="they ask")
+        if who == "worker":
+            gate.kill_worker()
+        else:
+            gate.kill()
+            gate.start()
+        groups[2].pause.clear()
+        for group in groups:
+            group.commits_more(3)
+            assert min(group.members[-3:]) == 3
+        assert [d["name"] for d in gate.view()["denied"]] == ["rg_9:a"]
+
+
 def test_the_list_outlives_the_gate(fresh: tuple[Lighthouse, Gate]) -> None:
     _, gate = fresh
     gate.deny(denial("replica", "rg_1:a"), denial("host", "old", until_s=time.time() - 5))
-    gate.kill()
+    gate.stop()
     gate.start()
     assert [d["name"] for d in gate.view()["denied"]] == ["rg_1:a"]
 

@@ -153,6 +153,32 @@ def test_quarantine_add_list_release(
     assert "node7 is not quarantined" in capsys.readouterr().err
 
 
+def test_quarantine_holds_a_group_out_and_tells_its_history(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    add = ["quarantine", "add", "--group", "rg_7", "--reason", "bad shard", "--author", "ann"]
+    assert main([*add, *token]) == 0
+    assert main(["quarantine", "list", "--monitor", running.url]) == 0
+    assert "group rg_7" in capsys.readouterr().out
+    assert main(["quarantine", "release", "--group", "rg_7", *token]) == 0
+    assert capsys.readouterr().out == "rg_7 may come back\n"
+    assert main(["quarantine", "history", "--group", "rg_7", "--monitor", running.url]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("added", "ann", "bad shard", "released"))
+    assert main(["quarantine", "list", "--all", "--monitor", running.url]) == 0
+    assert "node0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [[], ["node7", "--group", "rg_7"]])
+def test_quarantine_names_a_host_or_a_group(
+    named: list[str], running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quarantine", "history", *named, "--monitor", running.url]) == 2
+    assert capsys.readouterr().err == "lightkeeper: name a host, or a group with --group NAME\n"
+
+
 def test_quarantine_without_the_token_is_status_1(
     running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,13 +106,13 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
             "action": "hold",
             "guard": "cool_down",
             "reason": "too soon",
+            "release": "later",
             "state": "held",
             "author": "lightkeeper",
             "epoch": 0,
             "attempt": 1,
             "ended_s": None,
             "outcome": "",
-            "release": "later",
         }
     ]
     assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"

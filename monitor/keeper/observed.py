@@ -1,10 +1,14 @@
-"""The rungs that an eviction would climb, for the record of observe mode."""
+"""The record of observe mode: what an eviction would have done, and which there would have been."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from monitor.keeper.parts import Parts
-from monitor.policy import Decision, Evict
+from monitor.names import GroupName
+from monitor.policy import Decision, Evict, PastEviction
 from monitor.snapshot import Rung
+from monitor.store import DecisionRow
 
 
 def rungs_for(decision: Decision, parts: Parts) -> tuple[Rung, ...]:
@@ -21,3 +25,12 @@ def rungs_for(decision: Decision, parts: Parts) -> tuple[Rung, ...]:
         Rung.SCHEDULER: parts.schedulers is not None,
     }
     return tuple(rung for rung in Rung if has.get(rung, False))
+
+
+def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
+    """Evictions that observe mode had held back, oldest first."""
+    return tuple(
+        PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+        for row in decisions
+        if row.action == "would_evict" and "group" in row.body
+    )
