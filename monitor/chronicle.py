@@ -43,8 +43,13 @@ class Chronicle:
                 self._evictions.pop(incident.id, None)
 
     def take_decision(self, row: DecisionRow) -> None:
-        """One more decision."""
+        """One more decision, or how far one came."""
         rows = self._decisions.get(row.incident_id, ())
+        for number, known in enumerate(rows):
+            if (known.at_s, known.action) == (row.at_s, row.action):
+                changed = (*rows[:number], row, *rows[number + 1 :])
+                self._decisions[row.incident_id] = changed
+                return
         self._decisions[row.incident_id] = (*rows, row)[-DECISIONS_KEPT:]
 
     def take_evictions(self, evictions: Sequence[EvictionProgress]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from monitor.commands import (
     analyze,
+    gate,
     notify,
     pause,
     policy,
@@ -60,6 +61,13 @@ def build_parser() -> argparse.ArgumentParser:
         made.set_defaults(carry_out=carry_out)
 
     add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
+    add(
+        "gate",
+        "in front of the Lighthouse: keeps evicted and quarantined groups out of the quorum",
+        gate.EXAMPLES,
+        gate.add_arguments,
+        gate.carry_out,
+    )
     add(
         "status",
         "what the monitor sees now",

@@ -197,8 +197,9 @@ class KeeperConfig:
     """Healthy participating groups that must remain after an eviction."""
     budget_per_hour: int = 4
     """Evictions in any hour. Higher lets a monitor bug do more harm."""
-    budget_per_group: int = 4
-    """The same for one group. Lower leaves a group that keeps failing to a person sooner."""
+    budget_per_group: int = 0
+    """The same for one group; 0: none of its own. Lower leaves a group that keeps failing to a
+    person sooner."""
     cool_down_s: float = 20.0
     """Between two evictions: a quorum needs the heartbeat timeout (5 s) plus its tick, a
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""

@@ -105,10 +105,18 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
 class Fetcher:
     """Owns the loop, its thread and the connections. Close it when done."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None, *, proxies: bool = False) -> None:
+    def __init__(
+        self,
+        tls: ssl.SSLContext | None = None,
+        *,
+        proxies: bool = False,
+        permit: Callable[[], str | None] = lambda: None,
+    ) -> None:
         """`tls`: whom to trust for https; None: whom the system trusts. `proxies`: whether
-        HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the environment are used.
+        HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the environment are used. `permit`: why nothing may
+        be changed at this moment, or None; asked right before every request but a GET.
         """
+        self._permit = permit
         self._tls = tls
         self._proxies = proxies
         self._loop = asyncio.new_event_loop()
@@ -159,6 +167,8 @@ class Fetcher:
             FetchError: no answer within `timeout_s`, or none that fits `max_bytes`.
         """
         began = time.monotonic()
+        if question.method != "GET" and (why := self._permit()) is not None:
+            raise FetchError(Failure.REFUSED, f"not sent: {why}")
         try:
             async with asyncio.timeout(max(0.0, question.timeout_s)):
                 return await self._exchange(question, began)

@@ -20,7 +20,8 @@ from prometheus_client.registry import Collector
 
 from monitor.incident import Incident, Milestones
 from monitor.journal.writer import Stats
-from monitor.names import split_rank_name
+from monitor.lease import Standing
+from monitor.names import group_of_replica, split_rank_name
 from monitor.pipeline import RankHealth
 from monitor.self_health import Condition
 from monitor.snapshot import LighthouseAway, LighthouseView
@@ -28,6 +29,9 @@ from monitor.view import View, groups_of
 
 _TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+
+_MEMBERS_SHOWN: Final = 4096
+"""Series of a metric by member; a job of more groups has other worries."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
@@ -228,6 +232,28 @@ class JournalCollector(Collector):
         yield _gauge("journal_failing", "1 while the journal is not written.", (), [((), failing)])
 
 
+class LeaseCollector(Collector):
+    """Whether this monitor acts."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        seen = self._standing()
+        text = "1 while this monitor holds the lease and acts, 0 while it stands by."
+        yield _gauge("monitor_active", text, (), [((), float(seen.active))])
+        text = "Epoch of the lease, as far as this monitor knows; it grows with each handover."
+        yield _gauge("lease_epoch", text, (), [((), float(seen.epoch))])
+        failing = float(seen.problem is not None)
+        text = "1 while the lease can be neither renewed nor looked at."
+        yield _gauge("lease_failing", text, (), [((), failing)])
+
+
 Row = tuple[tuple[str, ...], float]
 
 
@@ -289,7 +315,21 @@ def _groups(view: View) -> Iterator[Metric]:
 
 
 def _lighthouse(view: View) -> Iterator[Metric]:
-    lighthouse = view.snapshot.lighthouse
+    lighthouse, record = view.snapshot.lighthouse, view.lighthouse
+    for name, text, count in (
+        (
+            "lighthouse_restarts",
+            "Restarts of the Lighthouse seen by this monitor.",
+            record.restarts,
+        ),
+        ("quorum_changes", "Quorums formed since this monitor looks.", record.quorum_changes),
+    ):
+        counter = CounterMetricFamily(f"lightkeeper_{name}", text)
+        counter.add_metric((), count)
+        yield counter
+    if record.view_s is not None:
+        text = "Unix time at which the Lighthouse's page was last read."
+        yield _gauge("lighthouse_read_timestamp_seconds", text, (), [((), record.view_s)])
     up = 0.0 if isinstance(lighthouse, LighthouseAway) else 1.0
     yield _gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", (), [((), up)])
     if isinstance(lighthouse, LighthouseView):
@@ -298,6 +338,23 @@ def _lighthouse(view: View) -> Iterator[Metric]:
         yield _gauge("quorum_id", "Id of the last quorum.", (), [((), quorum_id)])
         text = "Members of the last quorum."
         yield _gauge("quorum_participants", text, (), [((), members)])
+        text = (
+            "Age of the last heartbeat of each member of the last quorum, as the Lighthouse says."
+        )
+        yield _gauge("member_heartbeat_age_seconds", text, ("replica_group",), _beats(lighthouse))
+
+
+def _beats(view: LighthouseView) -> list[Row]:
+    """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
+    ages_s: dict[str, float] = {}
+    for member in view.members[:_MEMBERS_SHOWN]:
+        age_s, group = (
+            view.heartbeat_ages_s.get(member.replica_id),
+            group_of_replica(member.replica_id),
+        )
+        if age_s is not None:
+            ages_s[group] = max(age_s, ages_s.get(group, 0.0))
+    return [((group,), age_s) for group, age_s in sorted(ages_s.items())]
 
 
 def _self(view: View) -> Iterator[Metric]:

@@ -55,6 +55,11 @@ class Quarantine:
         with self._lock:
             self._entries.update({entry.host: entry for entry in entries})
 
+    def take_over(self, entries: Sequence[QuarantineEntry]) -> None:
+        """The list as the store has it, instead of ours."""
+        with self._lock:
+            self._entries = {entry.host: entry for entry in entries}
+
     def add(self, entry: QuarantineEntry) -> None:
         """Quarantine a host, or change its entry; on disk when this returns, if it takes it."""
         with self._lock:

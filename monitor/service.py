@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -17,21 +18,22 @@ from urllib.parse import urlsplit
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors, Patience
+from monitor.evictors import Evictors, GateCollector, Gatekeeper, Patience
 from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import CaError, Fetcher, trust, trust_also
+from monitor.gate.client import Gate
 from monitor.journal.entries import Head
 from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
 from monitor.journal.writer import Journal
-from monitor.keeper import Keeper, Parts
+from monitor.keeper import Deeds, Keeper, Parts
+from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments, JournalCollector, ViewCollector
-from monitor.names import GroupName, IncidentId
+from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
+from monitor.names import IncidentId
 from monitor.notify import Office, Sink, Terms
-from monitor.pausing import SWITCH, PauseSwitch
+from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
-from monitor.policy import PastEviction
 from monitor.policy.reading import PolicyError
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
@@ -39,8 +41,8 @@ from monitor.rulebook import Rulebook, standing
 from monitor.schedulers.build import SchedulerOptions
 from monitor.schedulers.kube_api import KubeUnusableError
 from monitor.schedulers.opening import follow, open_schedulers
-from monitor.snapshot import LighthouseAway
-from monitor.store import DecisionRow, Remembered, Store, StoreError
+from monitor.snapshot import EvictionProgress, LighthouseAway
+from monitor.store import Place, Remembered, Store, StoreError
 from monitor.targets import Registry, TargetsError, TargetsFile
 from monitor.vitals import VitalSigns
 
@@ -63,7 +65,8 @@ class Options:
 
     config: KeeperConfig
     bind: str
-    store: Path
+    store: Path | str | Place
+    """A SQLite file, or a database by URL."""
     lighthouse: str | None = None
     targets: Path | None = None
     token: str | None = field(default=None, repr=False)
@@ -86,6 +89,8 @@ class Options:
     """Who is told of quarantine."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
+    gate: str | None = None
+    """Admin port of the gate in front of the Lighthouse; None: there is none."""
 
 
 class Service:
@@ -98,6 +103,8 @@ class Service:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._stack = ExitStack()
+        self._outside: Fetcher | None = None
+        """For messages to people."""
         try:
             self._start()
         except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
@@ -112,6 +119,11 @@ class Service:
 
     def __exit__(self, *exc_info: object) -> None:
         self._stack.close()
+
+    @property
+    def standing(self) -> Standing:
+        """Whether this monitor acts, and who else."""
+        return self._lease.standing()
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop."""
@@ -128,22 +140,22 @@ class Service:
         _raise_file_limit()
         server = Server(host, port)
         stack.callback(server.close)
-        store = Store(options.store)
-        stack.callback(store.close)
+        store, lease = self._store_and_lease(server.url)
+        self._lease = lease
         remembered = store.remembered()
         clock = SteadyClock()
         registry, quarantine = Registry(clock, store), Quarantine(clock, store)
         found = registry.restore(remembered.targets)
-        quarantine.restore(remembered.quarantine)
         self.rules = options.rules or standing(options.config)
         pause = PauseSwitch(clock, store)
-        pause.restore(remembered.switches.get(SWITCH))
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
-        fetcher = Fetcher(None if options.ca_file is None else trust(options.ca_file))
+        tls = None if options.ca_file is None else trust(options.ca_file)
+        fetcher = Fetcher(tls, permit=lease.why_not)
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
         schedulers = open_schedulers(
             options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
         )
@@ -158,43 +170,41 @@ class Service:
             token=options.token,
             record=store.save_eviction,
             patience=options.patience,
+            permit=lease.why_not,
+            durable=store.flush,
             paused=pause.why,
+            gate=gatekeeper,
+            schedulers=schedulers,
+            told=[sink.name for sink in options.sinks],
         )
         stack.callback(evictors.close)
-        evictions = evictors.restore(remembered.evictions)
         instruments = Instruments()
+        if gatekeeper is not None:
+            gatekeeper.start(evictors.progress, remembered.evictions)
+            stack.callback(gatekeeper.close)
+            instruments.registry.register(GateCollector(gatekeeper))
         evidence = Evidence(
             clock=clock,
             fetcher=fetcher,
             token=options.token,
             shelf=Shelf(
-                options.evidence or evidence_beside(options.store), keep_of(options.config)
+                options.evidence or evidence_beside(store.place.path), keep_of(options.config)
             ),
             config=options.config,
             instruments=instruments,
             version=_version(),
         )
         stack.callback(evidence.close)
-        policy, would = self.rules.current.policy, held_back(remembered.decisions)
-        pipeline = Pipeline(
-            options.config, remembered.incidents, evictions, policy=policy, would=would
-        )
-        journal = None
-        if options.journal is not None:
-            head = Head(
-                config=options.config,
-                version=_version(),
-                incidents=remembered.incidents,
-                evictions=tuple(evictions),
-                policy=policy,
-                would=would,
-            )
-            journal = Journal(JournalShelf(options.journal, options.limits), head, pipeline.memory)
-            stack.callback(journal.close)
-            instruments.registry.register(JournalCollector(lambda: journal.stats))
-        followers = follow(
-            schedulers, quarantine, lambda: not self.rules.current.config.observe, instruments
-        )
+        pipeline = Pipeline(options.config, policy=self.rules.current.policy)
+
+        def begin(held: Remembered, evictions: Sequence[EvictionProgress], last_tick: int) -> Deeds:
+            office = self._office(store, lease, held, instruments, server.url)
+            return Deeds(office, self._journal(pipeline, held, evictions, last_tick))
+
+        def may_drain() -> bool:
+            return not self.rules.current.config.observe and lease.why_not() is None
+
+        followers = follow(schedulers, quarantine, may_drain, instruments)
         if followers is not None:
             stack.callback(followers.close)
         parts = Parts(
@@ -209,16 +219,19 @@ class Service:
             evictors=evictors,
             instruments=instruments,
             targets_file=targets_file,
-            vitals=VitalSigns((lambda: store.last_error,)),
+            vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
             evidence=evidence,
-            notify=self._office(store, remembered, instruments, server.url),
-            journal=journal,
+            lease=lease,
+            begin=begin,
             rulebook=self.rules,
             pause=pause,
+            gatekeeper=gatekeeper,
             schedulers=followers,
         )
         notes = (TOKENLESS,) if options.token is None else ()
         self.keeper = Keeper(parts, remembered, notes)
+        stack.callback(self.keeper.close)
+        self.keeper.take_part()
         if found or remembered.incidents or remembered.quarantine:
             log.info(
                 "from the store: %d ranks, %d incidents (%d open), %d hosts in quarantine",
@@ -227,8 +240,43 @@ class Service:
                 sum(incident.open for incident in remembered.incidents),
                 len(remembered.quarantine),
             )
+        instruments.registry.register(JournalCollector(lambda: self.keeper.journal_stats))
+        instruments.registry.register(LeaseCollector(lease.standing))
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def _store_and_lease(self, url: str) -> tuple[Store, Lease]:
+        """The store, read only until the lease lets this monitor write."""
+        stack, options = self._stack, self._options
+        store = Store(options.store)
+        stack.callback(store.close)
+        store.follow()
+        lease = Lease(LeaseTable(store.database), me(), options.public_url or _for_people(url))
+        stack.callback(lease.close)
+        stack.callback(store.flush)
+        lease.start()
+        return store, lease
+
+    def _journal(
+        self,
+        pipeline: Pipeline,
+        held: Remembered,
+        evictions: Sequence[EvictionProgress],
+        last_tick: int,
+    ) -> Journal | None:
+        options, rules = self._options, self.rules.current
+        if options.journal is None:
+            return None
+        head = Head(
+            config=rules.config,
+            version=_version(),
+            incidents=held.incidents,
+            evictions=tuple(evictions),
+            policy=rules.policy,
+            would=held.would(),
+        )
+        shelf = JournalShelf(options.journal, options.limits)
+        return Journal(shelf, head, pipeline.memory, after_tick=last_tick or None)
 
     def reload(self) -> None:
         """Read the policy file again; a bad one changes nothing and is told."""
@@ -238,8 +286,27 @@ class Service:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
+    def _gatekeeper(
+        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine, lease: Lease
+    ) -> Gatekeeper | None:
+        """Who keeps the gate taught; None where there is no gate."""
+        url, token = self._options.gate, self._options.token
+        if url is None:
+            return None
+        gate = Gate(url, fetcher, token)
+
+        def may() -> bool:  # observe mode teaches nobody either: it would replace the gate's list
+            return lease.why_not() is None and not self.rules.current.config.observe
+
+        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may)
+
     def _office(
-        self, store: Store, remembered: Remembered, instruments: Instruments, url: str
+        self,
+        store: Store,
+        lease: Lease,
+        remembered: Remembered,
+        instruments: Instruments,
+        url: str,
     ) -> Office | None:
         """Who tells people; None when nobody is to be told."""
         options = self._options
@@ -247,24 +314,24 @@ class Service:
             return None
         # the proxy and the authorities of the internet, not only those of the WorkerServers
         ca_file = options.ca_file
-        fetcher = Fetcher(None if ca_file is None else trust_also(ca_file), proxies=True)
-        self._stack.callback(fetcher.close)
+        if self._outside is None:
+            tls = None if ca_file is None else trust_also(ca_file)
+            self._outside = Fetcher(tls, proxies=True, permit=lease.why_not)
+            self._stack.callback(self._outside.close)
         config = options.config
         terms = Terms(
             url=options.public_url or _for_people(url),
             hold_s=config.notify_hold_s,
             give_up_s=config.notify_give_up_s,
         )
-        office = Office(
+        return Office(
             options.sinks,
-            fetcher=fetcher,
+            fetcher=self._outside,
             desk=store,
             instruments=instruments,
             terms=terms,
             remembered=remembered.notices,
         )
-        self._stack.callback(office.close)
-        return office
 
     def _desk(self, clock: Clock, parts: Parts, fetcher: Fetcher, store: Store) -> Desk:
         keeper = self.keeper
@@ -279,6 +346,7 @@ class Service:
             fetcher=fetcher,
             metrics=parts.instruments.registry,
             view=lambda: keeper.view,
+            standing=None if parts.lease is None else parts.lease.standing,
             evict=keeper.evict_by_hand,
             tick_s=parts.config.tick_s,
             version=version,
@@ -291,18 +359,27 @@ class Service:
         )
 
 
-def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
-    """Evictions that observe mode had held back, oldest first."""
-    return tuple(
-        PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
-        for row in decisions
-        if row.action == "would_evict" and "group" in row.body
-    )
+def evidence_beside(store: Path | None) -> Path:
+    """Where bundles lie when nobody says. Of two monitors on one store only the active one writes;
+    a store that is no file has none beside it, but each monitor has a state folder.
+    """
+    return state_folder() / "monitor-evidence" if store is None else beside(store, "-evidence")
 
 
-def evidence_beside(store: Path) -> Path:
-    """Where bundles lie when nobody says: two monitors never share a store, nor then a folder."""
-    return store.with_name(f"{store.stem}-evidence")
+def journal_beside(store: Path | None) -> Path:
+    """Where the journal lies when nobody says."""
+    return state_folder() / "monitor.journal" if store is None else beside(store, ".journal")
+
+
+def beside(store: Path, ending: str) -> Path:
+    """Of the store's name, in its folder."""
+    return store.with_name(f"{store.stem}{ending}")
+
+
+def state_folder() -> Path:
+    """Of this user."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "lightkeeper"
 
 
 def _for_people(url: str) -> str:

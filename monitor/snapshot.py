@@ -61,6 +61,12 @@ class Member:
 
     replica_id: ReplicaId
     step: int
+    address: str | None = None
+    """Of its manager."""
+    store_address: str | None = None
+    world_size: int | None = None
+    recovering: bool = False
+    """Behind the others: it takes their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,29 @@ class LighthouseView:
     """Never pruned by the Lighthouse: holds every replica id it ever heard."""
     status: str
     """Its sentence about the next quorum."""
+
+    @property
+    def ids(self) -> frozenset[ReplicaId]:
+        """Replica ids of the last quorum."""
+        return frozenset(member.replica_id for member in self.members)
+
+    def anew(self, before: LighthouseView) -> bool:
+        """Whether another process answers than gave `before`: its quorums are counted anew, or it
+        has forgotten a heartbeat, which no Lighthouse does.
+        """
+        forgotten = before.heartbeat_ages_s.keys() - self.heartbeat_ages_s.keys()
+        return self.quorum_id < before.quorum_id or bool(forgotten)
+
+    def out(self, replica_id: ReplicaId, dead_s: float) -> bool | None:
+        """Whether a replica id is in no quorum; None while that cannot be told.
+
+        A Lighthouse that has formed no quorum yet, such as one that has started anew, shows it out
+        when it hears no heartbeat of it that is younger than `dead_s`.
+        """
+        if self.members:
+            return replica_id not in self.ids
+        age_s = self.heartbeat_ages_s.get(replica_id)
+        return True if self.heartbeat_ages_s and (age_s is None or age_s > dead_s) else None
 
 
 NO_LIGHTHOUSE: Final = "none configured"
@@ -94,10 +123,22 @@ class LighthouseAway:
 class Rung(StrEnum):
     """The steps of an eviction, in the order in which they are tried."""
 
-    QUARANTINE = "quarantine"
     EVIDENCE = "evidence"  # what the group says last is saved first
+    QUARANTINE = "quarantine"
+    GATE = "gate"  # refuses its heartbeats and quorum requests
     LIGHTHOUSE_KILL = "lighthouse_kill"
     WORKER_EVICT = "worker_evict"
+    SCHEDULER = "scheduler"  # removes the pod, or the job step
+    PAGE = "page"  # nothing helped: a person is needed
+
+
+class RungResult(StrEnum):
+    """How a rung ended, as far as can be told."""
+
+    WORKED = "worked"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # it could not have worked, or was not needed any more
+    UNKNOWN = "unknown"  # it gave no answer that proves anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +149,10 @@ class RungOutcome:
     started_s: float
     finished_s: float | None
     detail: str
+    result: RungResult | None = None
+    """None while it is under way."""
+    deadline_s: float | None = None
+    """Seconds that it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +170,26 @@ class EvictionProgress:
     """When a quorum without the replica id was seen."""
     failed: str | None = None
     """Why the evictor gave up; None while it works and when it succeeded."""
+    unseen_s: float | None = None
+    """When processes not seen dead were let go: their host is out of sight, the heartbeat of the
+    replica id is dead, and it is in no quorum."""
+    confirmed: str | None = None
+    """What shows that the group is out, for a person; None before."""
     decided_s: float | None = None
     """When it was decided, where that is not when it was asked last: with the incident the name of
     the decision that it carries out."""
     attempt: int = 1
     """More than 1: a monitor that died, or lost the lease, was in the middle of it."""
+    ended_s: float | None = None
+    """When the evictor was done with it, however that ended."""
+
+    @property
+    def out(self) -> bool:
+        """Whether the group is evicted: out of the quorum, and its processes are gone (or out of
+        sight with a dead heartbeat). One that never joined a quorum has none to leave.
+        """
+        left = self.left_quorum_s is not None or self.replica_id is None
+        return left and (self.gone_s is not None or self.unseen_s is not None)
 
     @property
     def of_s(self) -> float:
@@ -139,7 +199,7 @@ class EvictionProgress:
     @property
     def interrupted(self) -> bool:
         """Of a stored one: whether whoever carried it out has left it without an end."""
-        return self.gone_s is None and self.left_quorum_s is None and self.failed is None
+        return self.ended_s is None and self.gone_s is None and self.failed is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +245,7 @@ class Snapshot:
     """Steps that ranks made before this monitor saw them, of those that the previous tick asked
     for; only rows that hold a pause (`habits.with_pauses`)."""
     vitals: Vitals = Vitals()
+    gate_up: bool = False
+    """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
     pause: Pause | None = None
     """The big red switch; None while it is not pressed."""

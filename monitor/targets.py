@@ -117,6 +117,20 @@ class Registry:
                 restored += 1
         return restored
 
+    def adopt(self, bodies: Sequence[Mapping[str, Any]]) -> int:
+        """Take over of what another monitor had saved what is not known here."""
+        with self._lock:
+            known = set(self._targets)
+        unknown = [one for one in bodies if _rank_of(one) not in known]
+        return self.restore(unknown)
+
+    def save_all(self) -> None:
+        """Write every target: this monitor has begun to write."""
+        with self._lock:
+            for rank, target in self._targets.items():
+                body = _target_to_json(target, self._superseded.get(rank, ()))
+                self._keeper.save_target(rank, body)
+
     def register(self, registration: Registration) -> Standing:
         """Register or renew; SUPERSEDED when a newer incarnation bears the name."""
         identity = registration.identity
@@ -242,6 +256,13 @@ def _older(one: Target, other: Target) -> bool:
     if one.born_s is None or other.born_s is None:
         return False
     return one.born_s < other.born_s - _AGE_SLACK_S
+
+
+def _rank_of(body: Mapping[str, Any]) -> RankName | None:
+    try:
+        return parse_identity(body["identity"]).rank
+    except (WireError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:

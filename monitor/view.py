@@ -12,6 +12,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from monitor.incident import Incident
+from monitor.lease import Standing
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
 from monitor.pipeline import RankHealth, TickResult
 from monitor.policy.effective import Effective
@@ -69,8 +71,11 @@ class View:
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     rules: Effective | None = None
     """The policy that holds."""
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
+    standing: Standing | None = None
+    """Whether this monitor acts, and who else; None: it shares its store with nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,9 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "tick": view.snapshot.tick,
         "lateness_s": round(view.snapshot.lateness_s, 3),
         "observe": view.observe,
+        "monitor": None if view.standing is None else view.standing.to_json(),
         "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
+        "maintenance": _maintenance(view),
         "troubles": list(view.troubles),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
@@ -154,6 +161,12 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
         "quarantine": [entry_to_json(entry) for entry in view.quarantine],
     }
+
+
+def _maintenance(view: View) -> dict[str, Any] | None:
+    """The maintenance window that is open, if one is."""
+    found = None if view.rules is None else view.rules.policy.window(view.snapshot.now_s)
+    return None if found is None else {"name": found[0].name, "until_s": found[1]}
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:
@@ -281,19 +294,25 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         ],
         "last_seen_s": incident.last_seen_s,
         "resolution": incident.resolution,
-        "decisions": [decision_row_json(row) for row in view.decisions.get(incident.id, ())],
+        "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
         "eviction": None if eviction is None else eviction_to_json(eviction),
         "bundle": _bundle_json(view, incident.id),
     }
 
 
-def decision_row_json(row: DecisionRow) -> dict[str, Any]:
-    """One decision; `would` is the eviction that observe mode held back."""
+def decision_to_json(row: DecisionRow) -> dict[str, Any]:
+    """One decision for a reader; `would` is the eviction that observe mode held back."""
     told: dict[str, Any] = {
         "at_s": row.at_s,
         "action": row.action,
         "guard": row.guard,
         "reason": row.reason,
+        "state": str(row.state),
+        "author": row.author,
+        "epoch": row.epoch,
+        "attempt": row.attempt,
+        "ended_s": row.ended_s,
+        "outcome": row.outcome,
     }
     if row.guard is not None:
         told["release"] = row.body.get("release", "")

@@ -42,14 +42,28 @@ Admission = Admitted | Refused | Away
 
 
 def ask_monitor(url: str, group: str) -> Callable[[str], Admission]:
-    """A question to the monitor at `url`, per host; it never raises."""
+    """A question to the monitor at `url`, per host; it never raises.
+
+    Of several (`A,B`) the first that answers is believed: one that stands by answers from the same
+    store. The one that answered last is asked first, so that a host which is away costs one wait.
+    """
+    urls = [one.strip().rstrip("/") for one in url.split(",") if one.strip()]
     session = requests.Session()
     session.trust_env = False  # no proxy between a launcher and its monitor
 
     def ask(host: str) -> Admission:
+        answer: Admission = Away("no monitor is named")
+        for number, one in enumerate(list(urls)):
+            answer = ask_one(one, host)
+            if not isinstance(answer, Away):
+                urls.insert(0, urls.pop(number))
+                return answer
+        return answer
+
+    def ask_one(base: str, host: str) -> Admission:
         try:
             response = session.get(
-                url.rstrip("/") + PATH_ADMISSION,
+                base + PATH_ADMISSION,
                 params={"host": host, "group": group},
                 timeout=_TIMEOUT_S,
             )

@@ -157,7 +157,11 @@ def parser() -> argparse.ArgumentParser:
     add = top.add_argument
     add("--group", required=True, metavar="NAME", help="stable name of the replica group: rg_1")
     add("--hosts", required=True, metavar="H,H", help="hosts in order of preference, by comma")
-    add("--monitor", metavar="URL", help="whom to ask for admission; without it all are admitted")
+    add(
+        "--monitor",
+        metavar="URL",
+        help="whom to ask for admission (of two, both: A,B); without it all are admitted",
+    )
     add("--nproc", type=int, default=1, metavar="N", help="ranks in the group (default 1)")
     add("--log-dir", type=Path, metavar="DIR", help="output to DIR/GROUP.log instead of here")
     add("--status-file", type=Path, metavar="FILE", help="append events as JSON lines")
@@ -190,8 +194,9 @@ def _check(top: argparse.ArgumentParser, args: argparse.Namespace) -> list[str]:
         top.error(f"--nproc {args.nproc} is below 1")
     if args.backoff_s < 0 or args.grace_s <= 0:
         top.error("--backoff and --grace are seconds, not below 0")
-    if args.monitor and not args.monitor.startswith(("http://", "https://")):
-        top.error(f"--monitor {args.monitor!r} is not an http:// URL")
+    for one in args.monitor.split(",") if args.monitor else ():
+        if not one.strip().startswith(("http://", "https://")):
+            top.error(f"--monitor {one!r} is not an http:// URL")
     if "TORCHFT_LIGHTHOUSE" not in os.environ:
         top.error("TORCHFT_LIGHTHOUSE=http://host:port is not set")
     options = trainer_options.parse(args.arguments)

@@ -31,7 +31,12 @@ class _Option:
 
 
 _OPTIONS = (
-    _Option("--monitor", "URL", "LIGHTKEEPER_MONITOR", "the monitor, http(s)://host:port"),
+    _Option(
+        "--monitor",
+        "URL",
+        "LIGHTKEEPER_MONITOR",
+        "the monitor, http(s)://host:port; of two, both: A,B",
+    ),
     _Option("--token-file", "FILE", "LIGHTKEEPER_TOKEN_FILE", "the secret shared with it"),
     _Option("--job", "NAME", "LIGHTKEEPER_JOB", "name of the job"),
     _Option("--group", "NAME", "REPLICA_GROUP", "stable name of this replica group"),

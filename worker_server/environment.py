@@ -94,8 +94,10 @@ class Settings:
         if not 0 <= port < 65536:
             raise SettingError(f"LIGHTKEEPER_PORT_BASE={base} leads to port {port}")
         monitor = environ.get("LIGHTKEEPER_MONITOR") or None
-        if monitor is not None and not monitor.startswith(("http://", "https://")):
-            raise SettingError(f"LIGHTKEEPER_MONITOR={monitor!r} is not http(s)://host:port")
+        if monitor is not None and not all(
+            one.startswith(("http://", "https://")) for one in monitors_of(monitor)
+        ):
+            raise SettingError(f"LIGHTKEEPER_MONITOR={monitor!r} is not http(s)://host:port[,...]")
         cert, key = _tls(environ)
         return cls(
             bind=environ.get("LIGHTKEEPER_BIND") or "127.0.0.1",
@@ -108,6 +110,11 @@ class Settings:
             tls_cert=cert,
             tls_key=key,
         )
+
+
+def monitors_of(text: str) -> tuple[str, ...]:
+    """The monitors of a comma-separated list; one that stands by is told what the other is told."""
+    return tuple(one.strip() for one in text.split(",") if one.strip()) or (text,)
 
 
 def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:

@@ -24,9 +24,10 @@ BODY_MAX_BYTES: Final = 64 * 1024
 class Refusal(Exception):  # noqa: N818 - an answer, not an accident
     """An answer other than 200; the message is one line for a person."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, more: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.more = more or {}
 
 
 def answer(body: Mapping[str, Any], status: int = 200) -> Response:
@@ -50,7 +51,8 @@ def refuse(exc: Exception) -> Response:
         case _:
             log.exception("%s %s failed", request.method, request.path)
             status, message = 500, "internal error; the monitor's log has the details"
-    response = answer({"error": " ".join(message.split())}, status)
+    more = exc.more if isinstance(exc, Refusal) else {}
+    response = answer({"error": " ".join(message.split()), **more}, status)
     if isinstance(exc, HTTPException):
         for name, value in exc.get_headers():
             if name in ("Allow", "Retry-After"):

@@ -30,11 +30,21 @@ changing = Blueprint("changing", __name__)
 def guard() -> None:
     """Refuse foreign pages, wrong tokens, and every change while no token is configured."""
     check_origin()
-    token = the_desk().token
+    token, lease = the_desk().token, request.path.startswith("/v1/register")
     if token is not None:
         check_token(token)
-    elif not request.path.startswith("/v1/register"):
+    elif not lease:
         raise Refusal(403, "no token is configured: start the monitor with --token-file FILE")
+    if not lease:  # ranks register with every monitor
+        _check_active()
+
+
+def _check_active() -> None:
+    """Only the active monitor changes anything; who it is, is told."""
+    standing = the_desk().standing
+    seen = None if standing is None else standing()
+    if seen is not None and not seen.active:
+        raise Refusal(409, seen.sentence(), {"role": seen.role, "active": seen.url})
 
 
 @changing.post("/v1/register")
@@ -94,7 +104,12 @@ def evict(group: str) -> Response:
         incident_id = the_desk().evict(GroupName(group), reason)
     except NotPossible as exc:
         raise Refusal(409, str(exc)) from exc
-    return answer({"schema": SCHEMA, "incident_id": incident_id})
+    switch = the_desk().pause
+    pause = None if switch is None else switch.current()
+    if pause is None:
+        return answer({"schema": SCHEMA, "incident_id": incident_id})
+    why = f"evictions are paused by {pause.author} ({pause.reason}): this one, by hand, is not"
+    return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
 
 
 def _check_names(identity: Identity) -> None:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
+from monitor.lease import Standing
 from monitor.names import GroupName, IncidentId
 from monitor.pausing import PauseSwitch
 from monitor.quarantine import Quarantine
@@ -41,6 +42,8 @@ class Desk:
     """Whether only this machine can reach the monitor."""
     open_reads: bool = False
     """Whether anybody who reaches the monitor may read ranks through it."""
+    standing: Callable[[], Standing] | None = None
+    """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
     rules: Rulebook | None = None

@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.app.answers import Refusal, answer, dump
 from monitor.app.desk import the_desk
+from monitor.lighthouse import lighthouse_json
 from monitor.names import Host
 from monitor.view import (
     SCHEMA,
@@ -42,6 +43,13 @@ def snapshot() -> Response:
 def groups() -> Response:
     """Every replica group."""
     return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": groups_to_json(view)})
+
+
+@reading.get("/v1/lighthouse")
+def lighthouse() -> Response:
+    """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
+    now_s = the_desk().clock.now_s()
+    return answer({"schema": SCHEMA, **lighthouse_json(_view().lighthouse, now_s)})
 
 
 @reading.get("/v1/ranks")
@@ -122,7 +130,7 @@ def healthz() -> Response:
     }
     if view is not None:
         body["self_health"] = self_health_to_json(view)
-    return answer(body)
+    return answer({**body, **_standing()})
 
 
 @reading.get("/readyz")
@@ -130,7 +138,8 @@ def readyz() -> Response:
     """Ready: the loop has ticked lately, and at least one kind of fault is looked for.
 
     One crashed detector leaves it ready: ranks renew their leases and launchers ask for admission
-    here, and who is not ready gets no requests.
+    here, and who is not ready gets no requests. A standby is ready too, but for `?role=active`,
+    with which a load balancer finds the one that may be asked for changes.
     """
     view = _view()
     age_s = the_desk().clock.now_s() - view.snapshot.now_s
@@ -139,7 +148,20 @@ def readyz() -> Response:
     if view.result.blind:
         raise Refusal(503, "nothing is judged: every kind of fault is unknown")
     body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
-    return answer(body)
+    standing = the_desk().standing
+    seen = None if standing is None else standing()
+    if request.args.get("role") == "active" and seen is not None and not seen.active:
+        raise Refusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
+    return answer({**body, **_standing()})
+
+
+def _standing() -> dict[str, Any]:
+    """`role` is active or standby; `lease` says who holds it, and since when."""
+    standing = the_desk().standing
+    told = None if standing is None else standing().to_json()
+    return (
+        {"role": "active", "lease": None} if told is None else {"role": told["role"], "lease": told}
+    )
 
 
 def _view() -> View:

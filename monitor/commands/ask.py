@@ -21,7 +21,8 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
         "--monitor",
         metavar="URL",
         default=os.environ.get("LIGHTKEEPER_MONITOR", "http://127.0.0.1:8470"),
-        help="the monitor to ask (default: LIGHTKEEPER_MONITOR, or http://127.0.0.1:8470)",
+        help="the monitor to ask (default: LIGHTKEEPER_MONITOR, or http://127.0.0.1:8470); of "
+        "several (A,B) the first that answers, for changes the active one",
     )
     parser.add_argument(
         "--format",
@@ -39,14 +40,32 @@ def ask(
     body: Mapping[str, Any] | None = None,
     token: str | None = None,
 ) -> dict[str, Any]:
-    """The monitor's JSON answer.
+    """The monitor's JSON answer; of several monitors the first that answers and does not stand by.
 
     Raises:
         CommandError: the monitor is away, or said no.
     """
-    base = args.monitor.rstrip("/")
+    problems: list[CommandError] = []
+    for base in [one.strip() for one in args.monitor.split(",")]:
+        try:
+            return _ask(base.rstrip("/"), path, method, body, token)
+        except _OtherError as exc:
+            problems.append(exc)
+    raise CommandError("; ".join(str(one) for one in problems), FAILED)
+
+
+class _OtherError(CommandError):
+    """Another monitor may answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, FAILED)
+
+
+def _ask(
+    base: str, path: str, method: str, body: Mapping[str, Any] | None, token: str | None
+) -> dict[str, Any]:
     if not base.startswith(("http://", "https://")):
-        raise CommandError(f"--monitor is {args.monitor!r}, expected http://HOST:PORT", USAGE)
+        raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT", USAGE)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         said = requests.request(
@@ -58,10 +77,10 @@ def ask(
             allow_redirects=False,
         )
     except requests.exceptions.InvalidURL as exc:
-        raise CommandError(f"--monitor is {args.monitor!r}, not a URL", USAGE) from exc
+        raise CommandError(f"--monitor is {base!r}, not a URL", USAGE) from exc
     except requests.exceptions.RequestException as exc:
         why = "no answer in time" if isinstance(exc, requests.Timeout) else "nobody listens there"
-        raise CommandError(f"cannot reach the monitor at {base}: {why}", FAILED) from exc
+        raise _OtherError(f"cannot reach the monitor at {base}: {why}") from exc
     try:
         answer = json.loads(said.content)
     except (ValueError, RecursionError) as exc:
@@ -70,5 +89,7 @@ def ask(
         raise CommandError(f"{base} is not a monitor: it answers no object", FAILED)
     if said.status_code != 200:
         why = answer.get("error", f"status {said.status_code}")
+        if answer.get("role") == "standby":
+            raise _OtherError(f"the monitor at {base} says: {why}")
         raise CommandError(f"the monitor at {base} says: {why}", FAILED)
     return answer

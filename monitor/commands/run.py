@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,16 @@ from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
 from monitor.policy.reading import PolicyError
 from monitor.rulebook import Rulebook, effective
-from monitor.service import TOKENLESS, Options, Service, StartError, reach
+from monitor.service import (
+    TOKENLESS,
+    Options,
+    Service,
+    StartError,
+    journal_beside,
+    reach,
+    state_folder,
+)
+from monitor.store import Place, StoreError, parse_place
 
 log = logging.getLogger("lightkeeper")
 
@@ -45,6 +55,11 @@ examples:
         --ca-file ca.pem
   without a record of every tick (256 MB at most, for `lightkeeper replay`):
     lightkeeper monitor --lighthouse http://head:29510 --no-journal
+  a second one that stands by (on the same host; docs/two-monitors.md):
+    lightkeeper monitor --lighthouse http://head:29510 --token-file token --bind 127.0.0.1:8471
+  the same on two hosts (the password in PGPASSFILE):
+    lightkeeper monitor --lighthouse http://head:29510 --bind 0.0.0.0:8470 --token-file token \\
+        --store postgresql://lightkeeper@db/lightkeeper
   call a rank hung later:
     lightkeeper monitor --lighthouse http://head:29510 --set stall_floor_s=30
   keep quarantined hosts out of Slurm (or kubernetes, or webhook=URL; docs/slurm.md):
@@ -65,6 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TorchFT's Lighthouse (default: TORCHFT_LIGHTHOUSE); may come up later",
     )
     parser.add_argument(
+        "--gate",
+        metavar="URL",
+        default=os.environ.get("LIGHTKEEPER_GATE"),
+        help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
+        "refuses groups that were evicted or quarantined (default: LIGHTKEEPER_GATE)",
+    )
+    parser.add_argument(
         "--bind",
         metavar="HOST:PORT",
         default="127.0.0.1:8470",
@@ -72,10 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--store",
-        type=Path,
-        metavar="PATH",
-        default=default_store(),
-        help="SQLite file that survives a restart (default: %(default)s)",
+        metavar="PATH|URL",
+        default=os.environ.get("LIGHTKEEPER_STORE") or str(default_store()),
+        help="what survives a restart: a SQLite file, or postgresql://USER@HOST/DATABASE; of "
+        "several monitors on one store one acts, the others stand by (default: LIGHTKEEPER_STORE, "
+        "else %(default)s)",
     )
     parser.add_argument(
         "--evidence-dir",
@@ -173,8 +196,7 @@ def _add_journal_options(parser: argparse.ArgumentParser) -> None:
 
 def default_store() -> Path:
     """In the user's state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "lightkeeper" / "monitor.db"
+    return state_folder() / "monitor.db"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -195,38 +217,48 @@ def run(args: argparse.Namespace) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise CommandError(str(exc), USAGE) from exc
     with service:
-        _greet(options, service.url)
+        _greet(options, service)
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive():
-            came = signal.sigtimedwait(signals, 1.0)
-            if came is None:
-                continue
-            if came.si_signo not in _RELOADS:
-                break
-            service.reload()
+        while loop.is_alive() and not _told_to_stop(signals, service.reload):
+            pass
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
     return DONE
 
 
+def _told_to_stop(signals: frozenset[signal.Signals], reload: Callable[[], None]) -> bool:
+    """Whether a signal to stop came within a second; one to reload is obeyed.
+
+    CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
+    than its timeout, so the signal is looked at.
+    """
+    told = signal.sigtimedwait(signals, 1.0)
+    if told is not None and told.si_signo in signals & _RELOADS:
+        reload()
+    return told is not None and told.si_signo in _SIGNALS
+
+
 def _options(args: argparse.Namespace) -> Options:
     url = args.lighthouse
     if url is not None and not url.startswith(("http://", "https://")):
         raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT", USAGE)
+    if args.gate is not None and not args.gate.startswith(("http://", "https://")):
+        raise CommandError(f"--gate is {args.gate!r}, expected http://HOST:PORT", USAGE)
     if not 0 <= args.quarantine_hours <= 24 * 366:
         raise CommandError(
             f"--quarantine-hours is {args.quarantine_hours:g}, expected 0 to 8784", USAGE
         )
     last_s = args.quarantine_hours * 3600.0 or None
-    rules = _rules(args)
+    rules, store = _rules(args), _place(args.store)
     config = rules.current.config
+    journal = args.journal or journal_beside(store.path)
     return Options(
         config=config,
         bind=args.bind,
-        store=args.store,
+        store=store,
         lighthouse=url,
         targets=args.targets,
         token=read_token(args.token_file),
@@ -236,11 +268,19 @@ def _options(args: argparse.Namespace) -> Options:
         evidence=args.evidence_dir,
         sinks=sinks_of(args, config.notify_expire_s),
         public_url=public_url_of(args),
-        journal=None if args.no_journal else args.journal or args.store.with_suffix(".journal"),
+        journal=None if args.no_journal else journal,
         limits=_limits(args),
         rules=rules,
+        gate=args.gate,
         schedulers=schedulers_of(args),
     )
+
+
+def _place(text: str) -> Place:
+    try:
+        return parse_place(text)
+    except StoreError as exc:
+        raise CommandError(str(exc), USAGE) from exc
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -296,13 +336,18 @@ def parse_budget(text: str) -> int:
     return int(number)
 
 
-def _greet(options: Options, url: str) -> None:
-    log.info("monitor at %s (pid %d), store %s", url, os.getpid(), options.store)
+def _greet(options: Options, service: Service) -> None:
+    log.info("monitor at %s (pid %d), store %s", service.url, os.getpid(), options.store)
+    standing = service.standing
+    if not standing.active:
+        log.warning("%s", standing.sentence())
     if options.token is None:
         log.warning("%s", TOKENLESS)
     if options.config.observe:
         log.warning("observe mode: nothing will be evicted")
     if options.lighthouse is None:
         log.warning("no Lighthouse is configured: nothing can be evicted (--lighthouse URL)")
-    elif (problem := reach(options.lighthouse)) is not None:
+    if options.gate is not None and options.token is None:
+        log.warning("--gate without a token: the gate will take no list (--token-file FILE)")
+    if options.lighthouse is not None and (problem := reach(options.lighthouse)) is not None:
         log.warning("Lighthouse %s: %s; waiting for it", options.lighthouse, problem)

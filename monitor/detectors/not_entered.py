@@ -60,7 +60,8 @@ def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
     frozen_s = None if report is None else report.process.interpreter_age_s
     standing = graph.standing[track.rank]
     if standing is Standing.STOPPED:
-        return f"{still}{usual}: its process is stopped (state T)"
+        state = "T" if report is None else report.process.state
+        return f"{still}{usual}: its process is stopped (state {state})"
     if standing is Standing.FROZEN and frozen_s is not None:
         return (
             f"{still}{usual}: its interpreter has not run for {seconds(frozen_s)}, the GIL is held"

@@ -138,6 +138,6 @@ def giving_up(history: History, victims: Iterable[RankName]) -> frozenset[RankNa
 
 
 def _ends(track: RankTrack, history: History) -> bool:
-    stopped = track.fresh is None or track.fresh.process.stopped
+    stopped = track.fresh is None or history.stopped(track)
     outside = track.doing in (UNDECLARED, OUTSIDE)
     return outside and not stopped and track.stall_s < history.config.ending_s

@@ -11,7 +11,7 @@ class Standing(StrEnum):
     DEAD = "dead"
     SILENT = "silent"  # no report in this tick
     UNKNOWN = "unknown"  # no phases of its own, and nobody waits for it
-    STOPPED = "stopped"  # process state T
+    STOPPED = "stopped"  # by a signal (state T), or by a tracer that keeps it (state t)
     FROZEN = "frozen"  # the interpreter does not run: the GIL is held
     HELD = "held"  # inside an unfinished collective of its own group
     WAITING = "waiting"  # in communication across groups

@@ -222,7 +222,7 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.SILENT
     if not report.process.alive:
         return Standing.DEAD
-    if report.process.stopped and not _traced_briefly(history, track):
+    if history.stopped(track):
         return Standing.STOPPED
     frozen_s = report.process.interpreter_age_s
     if frozen_s is not None and frozen_s >= history.hang_after_s(track):
@@ -233,9 +233,3 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.WAITING if inside_across(track) else Standing.UNKNOWN
     waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
     return Standing.WAITING if waits else Standing.ALONE
-
-
-def _traced_briefly(history: History, track: RankTrack) -> bool:
-    """Whether a tracer stopped it a moment ago: who takes its stacks does, and so do we."""
-    since_s = track.traced_since_s
-    return since_s is not None and history.now_s - since_s < history.hang_after_s(track)

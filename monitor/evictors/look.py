@@ -11,7 +11,7 @@ from typing import Final
 from monitor.evictors.order import Accused, Patience
 from monitor.fetch import Fetcher, FetchError, Question
 from monitor.lighthouse import Lighthouse
-from monitor.names import RankName, ReplicaId
+from monitor.names import RankName
 from monitor.poller import STATE_MAX_BYTES
 from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.targets import Registry, Standing
@@ -55,18 +55,6 @@ class Look:
     def all_gone(self) -> bool:
         """Whether every accused incarnation is gone; never when none is known."""
         return bool(self.lives) and all(life is Life.GONE for life in self.lives.values())
-
-    def in_quorum(self, replica_id: ReplicaId) -> bool | None:
-        """Whether the last quorum has this member; None when there is no quorum to see."""
-        if isinstance(self.lighthouse, LighthouseAway) or not self.lighthouse.members:
-            return None
-        return replica_id in {member.replica_id for member in self.lighthouse.members}
-
-    def heartbeat_age_s(self, replica_id: ReplicaId) -> float | None:
-        """Age of its last heartbeat; None when it cannot be seen."""
-        if isinstance(self.lighthouse, LighthouseAway):
-            return None
-        return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
 
 class Looker:
@@ -136,7 +124,7 @@ class Looker:
 
     def _condition(self, process: Process) -> tuple[Life, str]:
         silent_s = process.interpreter_age_s
-        if process.stopped:
+        if process.stopped and not process.traced:  # one that is traced for long runs no Python
             return Life.STUCK, f"stopped (state {process.state})"
         if silent_s is not None and silent_s > self._patience.interpreter_stuck_s:
             return Life.STUCK, f"stuck: its interpreter has not run for {silent_s:.1f} s"

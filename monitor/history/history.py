@@ -80,7 +80,8 @@ class History:
     """First tick of its present absence."""
     absence: Absence | None = None
     """Its last absence that is over."""
-    _quorum_id: int | None = None
+    _view: LighthouseView | None = None
+    """Its last page, however old."""
     disturbed_s: float = float("-inf")
     """Last time at which a group started, healed or died."""
     prints: PrintBook = field(default_factory=PrintBook)
@@ -188,6 +189,16 @@ class History:
             return None
         return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
+    def stopped(self, track: RankTrack) -> bool:
+        """Whether a rank's process is stopped: by a signal, or by a tracer that keeps it.
+
+        Who takes its stacks stops it for milliseconds, and so do we: that is no fault of the rank.
+        """
+        fresh, since_s = track.fresh, track.traced_since_s
+        if fresh is None or not fresh.process.stopped:
+            return False
+        return since_s is None or self.now_s - since_s >= self.hang_after_s(track)
+
     def participating(self, track: RankTrack) -> bool:
         """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""
         step = track.step
@@ -252,17 +263,17 @@ class History:
         if self.away is not None:
             self.away_since_s = self.now_s if self.away_since_s is None else self.away_since_s
         elif self.lighthouse is not None:
-            self._see_again(self.lighthouse.quorum_id)
+            self._see_again(self.lighthouse)
         else:
             self.away_since_s = None
 
-    def _see_again(self, quorum_id: int) -> None:
-        """The Lighthouse answers; one that counts its quorums anew is another process."""
-        anew = self._quorum_id is not None and quorum_id < self._quorum_id
+    def _see_again(self, view: LighthouseView) -> None:
+        """The Lighthouse answers; perhaps another process than before."""
+        anew = self._view is not None and view.anew(self._view)
         if self.away_since_s is not None or anew:
             since_s = self.now_s if self.away_since_s is None else self.away_since_s
             self.absence = Absence(since_s, self.now_s, anew)
-        self.away_since_s, self._quorum_id = None, quorum_id
+        self.away_since_s, self._view = None, view
 
     def forget(self) -> None:
         """Drop ranks that are registered no more for an hour; sort the others."""

@@ -182,7 +182,7 @@ class RankTrack:
                 self.first_commit_s = self.last_commit_s
 
     def _take_process(self, report: StateReport, now_s: float) -> None:
-        if report.process.state != "t":
+        if not report.process.traced:
             self.traced_since_s = None
         elif self.traced_since_s is None:
             self.traced_since_s = now_s

@@ -7,7 +7,7 @@ image is dropped once it is registered no more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any, Final
 
 from monitor.config import KeeperConfig
@@ -127,7 +127,7 @@ def _lighthouse(
     if isinstance(new, LighthouseAway):
         return {"away": new.reason}
     plain: dict[str, Any] = {"quorum_id": new.quorum_id}
-    members = [[member.replica_id, member.step] for member in new.members]
+    members = [list(astuple(member)) for member in new.members]
     if not isinstance(old, LighthouseView):
         ages = dict(new.heartbeat_ages_s)
         return {**plain, "members": members, "status": new.status, "ages_s": ages}
@@ -230,7 +230,9 @@ def _lighthouse_of(held: Mapping[str, Any]) -> LighthouseView | LighthouseAway:
         return LighthouseAway(held["away"])
     return LighthouseView(
         quorum_id=int(held["quorum_id"]),
-        members=tuple(Member(ReplicaId(str(name)), int(step)) for name, step in held["members"]),
+        members=tuple(
+            Member(ReplicaId(str(name)), int(step), *more) for name, step, *more in held["members"]
+        ),
         heartbeat_ages_s={ReplicaId(str(k)): float(v) for k, v in held["ages_s"].items()},
         status=str(held["status"]),
     )

@@ -81,17 +81,23 @@ class Journal:
     Args:
         shelf: where to.
         head: with what the run starts; what names the run is filled in.
-        remember: the pipeline's memory; called by `take` only, between two ticks.
+        remember: the pipeline's memory; called between two ticks only.
+        after_tick: the last tick, where the pipeline has seen some: the first file begins with
+            its memory then.
     """
 
     def __init__(
-        self, shelf: Shelf, head: Head, remember: Callable[[], Mapping[str, object]]
+        self,
+        shelf: Shelf,
+        head: Head,
+        remember: Callable[[], Mapping[str, object]],
+        after_tick: int | None = None,
     ) -> None:
         self._shelf = shelf
         self._head = replace(head, run=uuid.uuid4().hex, began_s=head.began_s or time.time())
         self._remember = remember
         self._changed = threading.Condition()
-        self._queue: deque[_Turn | _Seen] = deque([_Turn(self._head)])
+        self._queue: deque[_Turn | _Seen] = deque()
         self._stats = Stats()
         self._turn_asked = False
         self._broken = False
@@ -106,6 +112,10 @@ class Journal:
         self._head_size = 0
         """The memory of a large fleet may exceed any limit: its ticks get as much room again."""
         self._opened_s = 0.0
+        first = _Turn(self._head)
+        if after_tick is not None:
+            first = self._turn(self._head.began_s, after_tick)
+        self._queue.append(first)
         self._thread = threading.Thread(target=self._write_on, name="journal", daemon=True)
         self._thread.start()
 
@@ -157,13 +167,13 @@ class Journal:
         self._put_turn(after_tick, now_s)
 
     def _put_turn(self, after_tick: int, now_s: float) -> None:
-        made = self._turn(after_tick, now_s)
+        made = self._turn(now_s, after_tick)
         with self._changed:
             self._turn_asked = self._broken = False
             self._queue.append(made)
             self._changed.notify_all()
 
-    def _turn(self, after_tick: int, now_s: float) -> _Turn:
+    def _turn(self, now_s: float, tick: int) -> _Turn:
         """The next file's beginning: all that the pipeline remembers now."""
         frozen, problem = None, None
         try:
@@ -179,7 +189,7 @@ class Journal:
             incidents=(),
             evictions=(),
             would=(),
-            after_tick=after_tick,
+            after_tick=tick,
             no_memory=problem,
             lost=lost,
         )

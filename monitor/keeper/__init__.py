@@ -1,11 +1,12 @@
 """The loop that observes, decides and acts, once per tick.
 
 Belongs here: the loop (`keeper`), what it drives (`parts`), the orders that decisions become
-(`orders`: pure), and what it says of its own state (`troubles`). Not here: how any part works, and
-how parts are made (`service`).
+(`orders`: pure), every decision from its writing to its end (`docket`, `unfinished`: pure), who
+acts (`handover`), and what it says of its own state (`troubles`). Not here: how any part works, how
+parts are made (`service`), and the lease (`lease`).
 """
 
 from monitor.keeper.keeper import Keeper
-from monitor.keeper.parts import Judge, Parts
+from monitor.keeper.parts import Deeds, Judge, Parts
 
-__all__ = ["Judge", "Keeper", "Parts"]
+__all__ = ["Deeds", "Judge", "Keeper", "Parts"]

@@ -16,10 +16,15 @@ from typing import Final
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
+from monitor.journal.writer import Stats
+from monitor.keeper.docket import Docket
+from monitor.keeper.handover import Handover
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
 from monitor.keeper.rungs import rungs_for
 from monitor.keeper.troubles import troubles
+from monitor.keeper.unfinished import MANUAL
+from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
@@ -34,7 +39,7 @@ from monitor.snapshot import (
     Unreachable,
     Vitals,
 )
-from monitor.store import Remembered
+from monitor.store import DecisionRow, Remembered
 from monitor.tempo import TempoBook
 from monitor.view import NotPossible, View, groups_of
 
@@ -55,7 +60,14 @@ class Keeper:
         self._parts = parts
         self._notes = notes
         self._chronicle = Chronicle(remembered)
+        self._docket = Docket(parts.store, self._told)
+        self._handover = Handover(parts, self._docket, self._show_stored)
+        self._held: dict[IncidentId, str] = {}
+        """Why an incident's eviction is held back."""
+        self._deciding = threading.RLock()
+        """A person decides in another thread than the tick."""
         self._tempos = TempoBook()
+        self._lighthouse = LighthouseRecord()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
@@ -87,6 +99,8 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
+        with self._part("lease"):
+            self.take_part()
         with self._part("policy"):
             self._reconfigure()
         with self._part("targets"):
@@ -96,18 +110,19 @@ class Keeper:
             snapshot = self._observe(began_s, lateness_s)
         if snapshot is not None:
             result = self._decide(snapshot)
-            if evidence := self._parts.evidence:
-                with self._part("evidence"):
-                    evidence.take(snapshot, result.incidents, result.changed)
-            with self._part("act"):
-                self._act(result, snapshot)
-            with self._part("notify"):
-                self._tell(snapshot)
+            if self._handover.leading:
+                if evidence := self._parts.evidence:
+                    with self._part("evidence"):
+                        evidence.take(snapshot, result.incidents, result.changed)
+                with self._part("act"):
+                    self._act(result, snapshot)
+                with self._part("notify"):
+                    self._tell(snapshot)
             with self._part("view"):
                 self._show(snapshot, result)
             with self._part("journal"):  # last, so that its thread works while this one sleeps
-                if parts.journal is not None:
-                    parts.journal.take(snapshot, result, self._broken.get("decide"))
+                if (journal := self._handover.deeds.journal) is not None:
+                    journal.take(snapshot, result, self._broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 
@@ -126,6 +141,34 @@ class Keeper:
             if self._broken.pop(name, None) is not None:
                 log.info("%s works again", name)
 
+    # -- who acts, and by which policy ----------------------------------------------------------
+
+    def take_part(self) -> None:
+        """Take over, or stand by, if that has changed.
+
+        Raises:
+            StoreError: the store cannot be read: tried again in the next tick.
+        """
+        with self._deciding:
+            self._handover.check(self._tick)
+
+    @property
+    def journal_stats(self) -> Stats:
+        """Of the journal, while this monitor keeps one."""
+        journal = self._handover.deeds.journal
+        return Stats() if journal is None else journal.stats
+
+    def close(self) -> None:
+        """End what only the active monitor has."""
+        self._handover.close()
+
+    def _show_stored(self, found: Remembered) -> None:
+        self._chronicle = Chronicle(found)
+        self._result = replace(self._result, incidents=self._chronicle.incidents())
+
+    def _told(self, row: DecisionRow) -> None:
+        self._chronicle.take_decision(row)
+
     def _reconfigure(self) -> None:
         """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
         parts = self._parts
@@ -133,8 +176,9 @@ class Keeper:
         if fresh is None:
             return
         parts.judge.reconfigure(fresh.config, fresh.policy)
-        if parts.journal is not None:
-            parts.journal.reconfigure(
+        journal = self._handover.deeds.journal
+        if journal is not None:
+            journal.reconfigure(
                 fresh.config, fresh.policy, after_tick=self._tick - 1, now_s=parts.clock.now_s()
             )
         log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
@@ -164,6 +208,10 @@ class Keeper:
         # a sweep that took much longer than it may was interrupted: what it saw is old
         overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
         self._learn(sweep)
+        self._lighthouse = self._lighthouse.after(lighthouse, now_s)
+        keeper = parts.gatekeeper
+        if keeper is not None:
+            keeper.saw(sweep.observations, self._born)
         parts.evictors.note(lighthouse)
         return Snapshot(
             now_s=now_s,
@@ -176,7 +224,13 @@ class Keeper:
             steps=sweep.steps,
             vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
             pause=None if parts.pause is None else parts.pause.current(),
+            gate_up=keeper is not None and keeper.up,
         )
+
+    def _born(self, rank: RankName) -> float | None:
+        """When a rank attached, by its own account."""
+        target = self._parts.registry.get(rank)
+        return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
@@ -224,26 +278,47 @@ class Keeper:
         parts.instruments.count_incidents(result.changed, [one for one in before if one])
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
-        for decision in result.decisions:
-            row = parts.store.save_decision(
-                decision, snapshot.now_s, rungs=rungs_for(decision, parts)
-            )
-            self._chronicle.take_decision(row)
-            self._log(decision)
+        with self._deciding:
+            for decision in result.decisions:
+                self._log(decision)
+                if isinstance(decision, Evict):
+                    self._held.pop(decision.incident_id, None)
+                    self._decided(decision, snapshot)
+                else:
+                    self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
+                    row = parts.store.save_decision(
+                        decision, snapshot.now_s, rungs=rungs_for(decision, parts)
+                    )
+                    self._chronicle.take_decision(row)
+                    parts.instruments.holds.labels(str(decision.guard)).inc()
+            patience_s = parts.config.eviction_deadline_s
+            for evict in self._docket.review(snapshot, self._chronicle.get, self._held, patience_s):
+                self._decided(evict, snapshot)
+            self._carry_out(snapshot)
         parts.store.flush()
-        for decision in result.decisions:
-            if isinstance(decision, Evict):
-                incident = self._chronicle.get(decision.incident_id)
-                order = order_for(decision, snapshot, incident)
-                parts.evictors.submit(self._witnessed(order))
-            else:
-                parts.instruments.holds.labels(str(decision.guard)).inc()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
 
+    def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
+        incident = self._chronicle.get(evict.incident_id)
+        order = order_for(evict, snapshot, incident, author)
+        self._docket.decide(evict, order, epoch=self._handover.epoch)
+
+    def _carry_out(self, snapshot: Snapshot) -> None:
+        """Hand over what is written, with a look at this tick's fleet; all else waits."""
+        parts, docket = self._parts, self._docket
+        for one in docket.ready(snapshot.now_s, parts.config.eviction_ack_s):
+            if parts.lease is not None and parts.lease.why_not() is not None:
+                return
+            incident = self._chronicle.get(one.evict.incident_id)
+            order = docket.attempt(order_for(one.evict, snapshot, incident, one.author))
+            docket.carried_out(one.evict.incident_id)
+            if not parts.evictors.submit(self._witnessed(order)):
+                docket.refused(one.evict.incident_id, snapshot.now_s)
+
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
-        office, chronicle = self._parts.notify, self._chronicle
+        office, chronicle = self._handover.deeds.notify, self._chronicle
         if office is not None:
             evictions = chronicle.evictions().values()
             known = (chronicle.incidents(), chronicle.decisions(), evictions)
@@ -269,6 +344,7 @@ class Keeper:
 
     def _count_evictions(self) -> None:
         for progress in self._parts.evictors.take_ended():
+            self._docket.ended(progress, self._parts.clock.now_s())
             incident = self._chronicle.get(progress.incident_id)
             kind = "by_hand" if incident is None else str(incident.kind)
             outcome = "left" if progress.gone_s is None else "gone"
@@ -297,7 +373,13 @@ class Keeper:
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
             tempos=tempos,
-            troubles=(*self._notes, *troubles(parts, result, self._broken)),
+            troubles=(
+                *self._notes,
+                *troubles(parts, result, self._broken, self._handover.deeds),
+                *self._docket.troubles(),
+            ),
+            standing=None if parts.lease is None else parts.lease.standing(),
+            lighthouse=self._lighthouse,
         )
 
     # -- by hand ------------------------------------------------------------------------------
@@ -308,17 +390,20 @@ class Keeper:
         Raises:
             NotPossible: there is no such group, or it is being evicted already.
         """
+        lease = self._parts.lease
+        if lease is not None and not self._handover.leading:
+            raise NotPossible(lease.standing().sentence())
         view = self._view
         found = [] if view is None else [one for one in groups_of(view) if one.group == group]
         if view is None or not found:
             raise NotPossible(f"no such group: {group}")
         if any(progress.group == group for progress in self._parts.evictors.active()):
             raise NotPossible(f"{group} is being evicted already")
-        incident_id = IncidentId(f"manual-{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
+        incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
         evict = Evict(incident_id, group, found[0].replica_id, (), reason)
-        self._parts.store.save_decision(evict, self._parts.clock.now_s())
-        self._parts.store.flush()
-        incident = self._chronicle.get(incident_id)
-        order = order_for(evict, view.snapshot, incident, author="a person")
-        self._parts.evictors.submit(self._witnessed(order))
+        with self._deciding:
+            if self._docket.going(group):
+                raise NotPossible(f"{group} is being evicted already")
+            self._decided(evict, view.snapshot, author="a person")
+            self._carry_out(view.snapshot)
         return incident_id

@@ -22,7 +22,16 @@ def order_for(
     group = [one for one in snapshot.observations if one.identity.group == evict.group]
     return Order(
         evict=evict,
-        accused=tuple(Accused(one.rank, one.identity.incarnation, one.url) for one in group),
+        accused=tuple(
+            Accused(
+                one.rank,
+                one.identity.incarnation,
+                one.url,
+                one.identity.host,
+                one.identity.place,
+            )
+            for one in group
+        ),
         asked_s=snapshot.now_s,
         author=author,
         refused=_restarted(evict, snapshot, incident),

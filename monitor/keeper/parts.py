@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
-from monitor.evictors import Evictors
+from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
+from monitor.incident import Incident
 from monitor.journal.writer import Journal
+from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
 from monitor.pausing import PauseSwitch
 from monitor.pipeline import TickResult
-from monitor.policy import Policy
+from monitor.policy import PastEviction, Policy
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook
 from monitor.schedulers.follow import Followers
-from monitor.snapshot import Snapshot
-from monitor.store import Store
+from monitor.snapshot import EvictionProgress, Snapshot
+from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
 from monitor.vitals import VitalSigns
 
@@ -33,9 +36,35 @@ class Judge(Protocol):
         """Judge one snapshot."""
         ...
 
+    def go_on(
+        self,
+        incidents: Sequence[Incident],
+        evictions: Sequence[EvictionProgress],
+        *,
+        would: Sequence[PastEviction] = (),
+        deciding: bool = True,
+    ) -> None:
+        """Go on from what the store holds; what was seen stays."""
+        ...
+
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
         """Judge by these from the next snapshot on."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deeds:
+    """What only the monitor has that acts: made when it begins to, closed when it ends."""
+
+    notify: Office | None = None
+    journal: Journal | None = None
+
+    def close(self) -> None:
+        """End both."""
+        if self.notify is not None:
+            self.notify.close()
+        if self.journal is not None:
+            self.journal.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +86,12 @@ class Parts:
     evidence: Evidence | None = None
     notify: Office | None = None
     journal: Journal | None = None
+    lease: Lease | None = None
+    """None: there is no other monitor, and this one acts."""
+    begin: Callable[[Remembered, Sequence[EvictionProgress], int], Deeds] | None = None
+    """Makes what only the active monitor has, from what the store held, the evictions of the last
+    hour, and the number of the last tick."""
     rulebook: Rulebook | None = None
     pause: PauseSwitch | None = None
+    gatekeeper: Gatekeeper | None = None
     schedulers: Followers | None = None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from monitor.keeper.parts import Parts
+from monitor.keeper.parts import Deeds, Parts
 from monitor.pipeline import TickResult
 from monitor.self_health import Condition
 
 
-def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Iterator[str]:
-    """Of this tick; `broken` says which parts of the loop crashed, and why."""
+def troubles(
+    parts: Parts, result: TickResult, broken: Mapping[str, str], deeds: Deeds
+) -> Iterator[str]:
+    """Of this tick; `broken` says which parts of the loop crashed, and why; `deeds` is what it has
+    while it acts.
+    """
     for condition, seen in result.health.conditions.items():
         told = condition is Condition.CANNOT_WRITE and parts.store.last_error is not None
         if not told:  # the store says it better
@@ -18,8 +22,13 @@ def troubles(parts: Parts, result: TickResult, broken: Mapping[str, str]) -> Ite
     if (error := parts.store.last_error) is not None:
         waiting = parts.store.pending
         yield f"the store does not take writes ({error}): {waiting} kept in memory"
-    own = (parts.evidence, parts.notify, parts.journal, parts.rulebook, parts.schedulers)
-    for part in own:
+    if parts.lease is not None and (problem := parts.lease.standing().problem) is not None:
+        yield f"the lease cannot be renewed ({problem}): nobody acts"
+    several = (
+        parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper,
+        parts.schedulers,
+    )  # fmt: skip
+    for part in several:
         if part is not None:
             yield from part.troubles()
     for name, problem in sorted(broken.items()):

@@ -1,8 +1,9 @@
 """Of several monitors on one store exactly one acts: the one that holds the lease.
 
 Belongs here: when a lease is held and when it may be taken (`grip`: pure), who this process is
-(`holder`), the row (`table`), the thread that renews it (`lease`). Not here: what a monitor does
-when it takes over or stands by (`keeper`), and the fence in the transaction that writes (`store`).
+(`holder`), the row (`table`), the thread that renews it (`lease`), what it says (`standing`). Not
+here: what a monitor does when it takes over or stands by (`keeper`), and the fence in the
+transaction that writes (`store`).
 
 Theory of operation. The store has one row: holder, epoch, and a beat that every renewal raises by
 one. The holder renews every second; another monitor reads the row every second and takes it when
@@ -37,6 +38,8 @@ is back and the row is as it was, the holder goes on under its old epoch.
 
 from monitor.lease.grip import Times
 from monitor.lease.holder import me
-from monitor.lease.lease import Lease, Standing
+from monitor.lease.lease import Lease
+from monitor.lease.standing import Standing
+from monitor.lease.table import LeaseTable
 
-__all__ = ["Lease", "Standing", "Times", "me"]
+__all__ = ["Lease", "LeaseTable", "Standing", "Times", "me"]

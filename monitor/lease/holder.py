@@ -16,6 +16,11 @@ def me() -> str:
     return " ".join((*_whereabouts(os.getpid()), secrets.token_hex(4)))
 
 
+def renamed(holder: str) -> str:
+    """The same process under another name."""
+    return " ".join((*holder.split(" ")[:-1], secrets.token_hex(4)))
+
+
 def shown(holder: str) -> str:
     """A holder's name for people."""
     host, pid, *_ = (*holder.split(" "), "?", "?")

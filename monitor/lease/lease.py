@@ -6,16 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 from monitor.lease.grip import Grip, LeaseRow, Times, Watch
-from monitor.lease.holder import gone, shown
-from monitor.lease.table import LeaseTable
-from monitor.store import StoreError
-
-if TYPE_CHECKING:
-    from monitor.store.database import Database, Fence
+from monitor.lease.holder import gone, renamed, shown
+from monitor.lease.standing import Standing
+from monitor.store import Fence, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -25,49 +21,31 @@ def boot_time_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Who acts, as far as this monitor knows."""
+class Table(Protocol):
+    """The row: `monitor.lease.table.LeaseTable`. Every call may raise `StoreError`."""
 
-    active: bool
-    """Whether this one may act now."""
-    epoch: int
-    holder: str | None
-    """For people; None: nobody, or not known yet."""
-    url: str | None
-    since_s: float | None
-    """Unix time at which the holder took it."""
-    problem: str | None = None
-    """Why the lease can be neither renewed nor looked at."""
+    def read(self) -> LeaseRow:
+        """The row as it is."""
+        ...
 
-    @property
-    def role(self) -> str:
-        """In one word."""
-        return "active" if self.active else "standby"
+    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
+        """Take it, if it is still as it was seen."""
+        ...
 
-    def sentence(self) -> str:
-        """For whoever asked a standby for something that only the active monitor does."""
-        if self.holder is None:
-            return "this monitor stands by, and none is active yet"
-        return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
+    def renew(self, fence: Fence) -> bool:
+        """One more beat; False when it is another's by now."""
+        ...
 
-    def to_json(self) -> dict[str, Any]:
-        """For pages and programs."""
-        return {
-            "role": self.role,
-            "holder": self.holder,
-            "url": self.url,
-            "since_s": self.since_s,
-            "epoch": self.epoch,
-            "problem": self.problem,
-        }
+    def give_back(self, fence: Fence) -> bool:
+        """Nobody's, from now on."""
+        ...
 
 
 class Lease:
     """The lease on one store. Safe to ask from any thread; close it when done.
 
     Args:
-        database: with the row.
+        table: with the row.
         holder: this process, see `holder.me`.
         url: of this monitor, for people who ask the other one.
         times: how long it lasts.
@@ -76,17 +54,14 @@ class Lease:
 
     def __init__(
         self,
-        database: Database,
+        table: Table,
         holder: str,
         url: str,
         *,
         times: Times | None = None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
-        from monitor.store.database import Fence  # noqa: PLC0415 - with sqlalchemy, see `store`
-
-        self._fence_of: Callable[[int], Fence] = lambda epoch: Fence(holder, epoch)
-        self._table = LeaseTable(database)
+        self._table = table
         self._holder, self._url = holder, url
         self._times, self._clock = times or Times(), clock
         self._lock = threading.Lock()
@@ -111,7 +86,7 @@ class Lease:
             grip, self._grip = self._grip, None
         if grip is not None:
             try:
-                self._table.give_back(self._fence_of(grip.epoch))
+                self._table.give_back(Fence(self._holder, grip.epoch))
             except StoreError as exc:
                 log.warning("the lease is not given back, it runs out by itself: %s", exc)
 
@@ -124,7 +99,7 @@ class Lease:
         long as the row was not seen to be another's. To act takes more: `why_not`.
         """
         with self._lock:
-            return None if self._grip is None else self._fence_of(self._grip.epoch)
+            return None if self._grip is None else Fence(self._holder, self._grip.epoch)
 
     def why_not(self) -> str | None:
         """Why this monitor may not act at this moment; None while it may. Never waits."""
@@ -188,7 +163,7 @@ class Lease:
 
     def _renew(self, epoch: int) -> bool:
         asked_s = self._clock()
-        renewed = self._table.renew(self._fence_of(epoch))
+        renewed = self._table.renew(Fence(self._holder, epoch))
         if renewed:
             self._held(epoch, asked_s)
         else:
@@ -225,3 +200,6 @@ class Lease:
             if self._grip is not None:
                 log.warning("the lease is another monitor's: this one stands by")
             self._grip = self._watch = None
+            # should a database fail over to a copy that lags behind, the row may bear our name
+            # again: under that name this monitor has lost
+            self._holder = renamed(self._holder)

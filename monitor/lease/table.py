@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monitor.lease.grip import LeaseRow
+from monitor.store import Fence
 
 if TYPE_CHECKING:
-    from monitor.store.database import Database, Fence
+    from sqlalchemy import ColumnElement
+
+    from monitor.store.database import Database
 
 
 class LeaseTable:
@@ -53,10 +56,10 @@ class LeaseTable:
         """Nobody's, from now on."""
         return self._changed(self._held(fence), beat=self._t.c.beat + 1, holder=None, url=None)
 
-    def _held(self, fence: Fence) -> object:
+    def _held(self, fence: Fence) -> ColumnElement[bool]:
         t = self._t
         return self._and(self._mine, t.c.holder == fence.holder, t.c.epoch == fence.epoch)
 
-    def _changed(self, where: object, **values: object) -> bool:
+    def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
         with self._database.begin() as db:
             return db.execute(self._update.where(where).values(**values)).rowcount == 1

@@ -11,9 +11,10 @@ from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
 from monitor.names import GroupName, Host
 from monitor.pipeline.experience import Experience
+from monitor.pipeline.without_lighthouse import missing_without
 from monitor.policy import Fleet, GroupView, PastEviction
 from monitor.snapshot import LighthouseAway, Snapshot
-from monitor.tracker import Tracker
+from monitor.tracker import GONE_UNCONFIRMED_S, Tracker
 from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
 
 
@@ -61,6 +62,11 @@ def fleet_of(
         accused=accused,
         doubt=doubt,
         lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        without_lighthouse={
+            incident.id: missing_without(history, snapshot, incident)
+            for incident in tracker.open()
+            if isinstance(away, LighthouseAway)
+        },
         past=tuple(p for p in past if p.incident_id not in tracker.cut_short),
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
@@ -92,16 +98,25 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
 
 
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
+    now_s = snapshot.now_s
     going = {
         progress.group
         for progress in snapshot.evictions
-        if progress.left_quorum_s is None
+        if not progress.out
         and progress.failed is None
-        and snapshot.now_s - progress.asked_s <= config.eviction_deadline_s
+        and now_s - progress.asked_s <= config.eviction_deadline_s
     }
+    done = {
+        progress.incident_id
+        for progress in snapshot.evictions
+        if (gone_s := progress.gone_s or progress.unseen_s) is not None
+        and now_s - gone_s > GONE_UNCONFIRMED_S
+    }
+    going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
-        if incident.id in awaiting or incident.state is State.EVICTING:
+        evicting = incident.state is State.EVICTING and incident.id not in done
+        if incident.id in awaiting or evicting:
             going.update(incident.groups)
     return tuple(sorted(going))
 
@@ -150,7 +165,7 @@ def _able(history: History, track: RankTrack) -> bool:
     return (
         fresh is not None
         and fresh.process.alive
-        and not fresh.process.stopped
+        and not history.stopped(track)
         and fresh.step is not None
         and fresh.step.source == SOURCE_REPORTER
         and fresh.step.phase == WAITING_PHASE

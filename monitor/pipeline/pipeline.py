@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
-_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_policy"})
+_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
 """What a pipeline is given, not what it remembers."""
 
 
@@ -67,14 +67,36 @@ class Pipeline:
         self._detectors = tuple(detectors)
         self._history = History.of(config)
         self._tracker = Tracker(config)
-        self._tracker.restore(incidents)
+        self._deciding = True
         self._self_health = SelfHealth(config)
         self._health = Health()
         self._past: list[PastEviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
-        self._experience = Experience(would=list(would))
+        self._experience = Experience()
+        self.go_on(incidents, evictions, would=would)
+
+    def go_on(
+        self,
+        incidents: Sequence[Incident],
+        evictions: Sequence[EvictionProgress],
+        *,
+        would: Sequence[PastEviction] = (),
+        deciding: bool = True,
+    ) -> None:
+        """Go on from what the store holds; what was seen stays.
+
+        Not `deciding`: another monitor decides and acts. Its evictions are under way then, which
+        otherwise somebody left without an end.
+        """
+        before, self._tracker = self._tracker, Tracker(self._config)
+        self._tracker.restore(incidents)
+        self._tracker.warm(before)
+        if deciding:
+            self._tracker.resume([one for one in evictions if one.interrupted])
+        self._deciding, self._past, self._holds = deciding, [], {}
+        self._experience = Experience(self._experience.min_replicas, list(would))
         now_s = max((one.last_seen_s for one in incidents), default=0.0)
-        self._experience.take(incidents, now_s, config)
+        self._experience.take(incidents, now_s, self._config)
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
@@ -216,6 +238,8 @@ class Pipeline:
     # -- deciding --------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        if not self._deciding:
+            return ()
         ripe = [
             incident
             for incident in self._tracker.ripe(snapshot.now_s)
@@ -237,9 +261,7 @@ class Pipeline:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
                     self._tracker.asked(decision.incident_id, snapshot.now_s)
-                    self._past.append(
-                        PastEviction(decision.incident_id, decision.group, snapshot.now_s)
-                    )
+                    self._count(decision, snapshot)
                     emitted.append(decision)
                 case Hold():
                     if decision.would is not None:
@@ -253,12 +275,30 @@ class Pipeline:
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
 
+    def _count(self, decision: Evict, snapshot: Snapshot) -> None:
+        """One more eviction of the hour."""
+        counted = [one for one in self._past if self._counts(one, decision, snapshot)]
+        now_s = snapshot.now_s
+        self._past = [*counted, PastEviction(decision.incident_id, decision.group, now_s)]
+
+    def _counts(self, past: PastEviction, decision: Evict, snapshot: Snapshot) -> bool:
+        """Whether an earlier eviction counts beside this one: to ask again for one that was never
+        taken up, or that was interrupted, is the same eviction.
+        """
+        return past.incident_id != decision.incident_id or any(
+            one.incident_id == past.incident_id and self._same(past, one)
+            for one in snapshot.evictions
+        )
+
+    def _same(self, past: PastEviction, progress: EvictionProgress) -> bool:
+        ack_s = self._config.eviction_ack_s
+        return progress.of_s - ack_s <= past.asked_s <= progress.asked_s + ack_s
+
     def _take_past(self, evictions: Sequence[EvictionProgress]) -> None:
         """Count evictions that were not decided here: by hand, or before a restart."""
         for progress in evictions:
             known = any(
-                past.incident_id == progress.incident_id
-                and abs(past.asked_s - progress.asked_s) <= self._config.eviction_ack_s
+                past.incident_id == progress.incident_id and self._same(past, progress)
                 for past in self._past
             )
             if not known:

@@ -75,7 +75,7 @@ def _decide(case: Case) -> Decision:
     for guard, speak in guards:
         objection = speak(case)
         if objection is not None:
-            would = evict_of(case) if guard is Guard.OBSERVE else None
+            would = evict_of(case) if guard is Guard.OBSERVE and not settled else None
             return Hold(incident_id, guard, objection.reason, objection.release, would)
     return evict_of(case)
 

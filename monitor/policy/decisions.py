@@ -18,7 +18,7 @@ class Guard(StrEnum):
     POLICY = "policy"  # the operator wants a person for this kind of fault, and no eviction
     CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
     SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
-    LIGHTHOUSE_AWAY = "lighthouse_away"  # cannot see the quorum, so cannot confirm either
+    LIGHTHOUSE_AWAY = "lighthouse_away"  # nobody sees the quorum, or could confirm without it
     BREAKER = "breaker"  # too much of the fleet is accused at once
     MIN_REPLICAS = "min_replicas"  # too few healthy groups would be left
     IN_FLIGHT = "in_flight"  # another eviction is still under way

@@ -48,6 +48,9 @@ class Fleet:
     """Why the monitor does not trust itself in this tick (`self_health`); None while it does."""
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
+    without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
+    """Of open incidents, while it cannot be seen: what is missing to judge and confirm an eviction
+    without it. None: nothing is."""
     past: tuple[PastEviction, ...] = ()
     in_flight: tuple[GroupName, ...] = ()
     would: tuple[PastEviction, ...] = ()

@@ -24,11 +24,17 @@ def self_doubt(case: Case) -> Objection | None:
 
 
 def lighthouse_away(case: Case) -> Objection | None:
-    """Who cannot see the quorum cannot confirm an eviction either."""
+    """Nobody sees the quorum, and nothing else can judge this fault and confirm its eviction."""
     why = case.fleet.lighthouse_away
     if why is None:
         return None
-    return Objection(f"cannot see the quorum: {why}", "a Lighthouse that answers")
+    told = case.fleet.without_lighthouse.get(case.incident.id, "")
+    if told is None:
+        return None
+    return Objection(
+        f"cannot see the quorum: {why}" + (f"; {told}" if told else ""),
+        "a Lighthouse that answers",
+    )
 
 
 def breaker(case: Case) -> Objection | None:
@@ -89,7 +95,7 @@ def group_budget(case: Case) -> Objection | None:
     """Too many evictions of this very group within the hour."""
     recent = _recent(case, (one for one in case.past if one.group == case.group))
     limit = case.config.budget_per_group
-    if len(recent) < limit:
+    if not limit or len(recent) < limit:
         return None
     return Objection(
         f"{limit} evictions an hour of {case.group} are used up",

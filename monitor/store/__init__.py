@@ -10,6 +10,7 @@ from monitor.store.place import Place, StoreError, parse_place
 from monitor.store.rows import (
     DecisionRow,
     DecisionState,
+    Fence,
     QuarantineEntry,
     Remembered,
     eviction_from_json,
@@ -20,6 +21,7 @@ from monitor.store.store import Store
 __all__ = [
     "DecisionRow",
     "DecisionState",
+    "Fence",
     "Place",
     "QuarantineEntry",
     "Remembered",

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -30,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from monitor.store.migrate import SCOPE, prepare
 from monitor.store.place import Place, StoreError
+from monitor.store.rows import Fence
 from monitor.store.tables import DECISIONS, EVICTIONS, INCIDENTS, LEASE, METADATA, TRANSITIONS
 
 log = logging.getLogger(__name__)
@@ -61,14 +61,6 @@ _CONNECT: Final = {
 
 class Fenced(StoreError):  # noqa: N818 - an answer, not an accident
     """Another monitor holds the lease: nothing was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Who writes: only while the lease's row says so in the same transaction."""
-
-    holder: str
-    epoch: int
 
 
 class Database:
@@ -145,7 +137,7 @@ class Database:
                 except exc.OperationalError:
                     raise
                 except exc.SQLAlchemyError as error:
-                    log.error("the store refuses a row of %s: %s", table, told(error))
+                    log.warning("the store refuses a row of %s: %s", table, told(error))
                     bad.append((table, key))
         return tuple(bad)
 

@@ -70,7 +70,7 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
     return found, bad
 
 
-def _decision(
+def _decision(  # noqa: PLR0917 - a row of the table
     incident_id: str, at_s: float, action: str, guard: str | None, reason: str, body: str,
     state: str | None, author: str | None, epoch: int | None, attempt: int | None,
     ended_s: float | None, outcome: str | None,

@@ -9,7 +9,8 @@ from typing import Any
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.snapshot import EvictionProgress, Rung, RungOutcome
+from monitor.policy import PastEviction
+from monitor.snapshot import EvictionProgress, Rung, RungOutcome, RungResult
 
 
 class DecisionState(StrEnum):
@@ -58,6 +59,14 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Who writes: only while the lease's row says so in the same transaction."""
+
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineEntry:
     """A host to which no group may come back."""
 
@@ -86,6 +95,14 @@ class Remembered:
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
 
+    def would(self) -> tuple[PastEviction, ...]:
+        """Evictions that observe mode had held back, oldest first."""
+        return tuple(
+            PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+            for row in self.decisions
+            if row.action == "would_evict" and "group" in row.body
+        )
+
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
     """An eviction in plain JSON types, for the store and the API."""
@@ -96,18 +113,23 @@ def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
         "asked_s": progress.asked_s,
         "decided_s": progress.decided_s,
         "attempt": progress.attempt,
+        "ended_s": progress.ended_s,
         "rungs": [
             {
                 "rung": str(rung.rung),
                 "started_s": rung.started_s,
                 "finished_s": rung.finished_s,
                 "detail": rung.detail,
+                "result": None if rung.result is None else str(rung.result),
+                "deadline_s": rung.deadline_s,
             }
             for rung in progress.rungs
         ],
         "gone_s": progress.gone_s,
         "left_quorum_s": progress.left_quorum_s,
         "failed": progress.failed,
+        "unseen_s": progress.unseen_s,
+        "confirmed": progress.confirmed,
     }
 
 
@@ -121,16 +143,21 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
         asked_s=body["asked_s"],
         decided_s=body.get("decided_s"),
         attempt=body.get("attempt", 1),
+        ended_s=body.get("ended_s"),
         rungs=tuple(
             RungOutcome(
                 rung=Rung(rung["rung"]),
                 started_s=rung["started_s"],
                 finished_s=rung["finished_s"],
                 detail=rung["detail"],
+                result=None if rung.get("result") is None else RungResult(rung["result"]),
+                deadline_s=rung.get("deadline_s"),
             )
             for rung in body["rungs"]
         ),
         gone_s=body["gone_s"],
         left_quorum_s=body["left_quorum_s"],
         failed=body["failed"],
+        unseen_s=body.get("unseen_s"),
+        confirmed=body.get("confirmed"),
     )

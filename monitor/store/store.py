@@ -15,6 +15,7 @@ it the writer, with nothing pending from an earlier time. Without either it writ
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,13 +30,16 @@ from monitor.store.reading import remembered
 from monitor.store.rows import (
     DecisionRow,
     DecisionState,
+    Fence,
     QuarantineEntry,
     Remembered,
     eviction_to_json,
 )
 
 if TYPE_CHECKING:
-    from monitor.store.database import Database, Fence, Key
+    from monitor.store.database import Database, Key
+
+log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 1.0
 """Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
@@ -258,11 +262,16 @@ class Store:
         self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
     ) -> tuple[str | None, tuple[Key, ...]]:
         """One transaction; why it failed, and rows that can never be written."""
+        if not batch:  # another flush was quicker
+            return None, ()
         try:
             with self._disk:
                 return None, self.database.write(batch, fence)
         except StoreError as exc:
             return str(exc), ()
+        except Exception as exc:  # a bug must not end the thread: nothing would be written again
+            log.exception("the store crashed")
+            return f"{type(exc).__name__}: {exc}", ()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -282,7 +291,7 @@ class Store:
 
 def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
     """What is remembered of a hold beside its reason."""
-    body: dict[str, Any] = {"release": hold.release}
+    body: dict[str, Any] = {"release": hold.release} if hold.release else {}
     if hold.would is not None:
         body |= {
             "group": hold.would.group,

@@ -5,6 +5,7 @@ function of the history and one incident (`sighting`, `evicting`, `ending`, `aft
 Not here: what an incident is (`incident`), who is to blame (`detectors`), what is done (`policy`).
 """
 
+from monitor.tracker.ending import GONE_UNCONFIRMED_S
 from monitor.tracker.tracker import Tracker
 
-__all__ = ["Tracker"]
+__all__ = ["GONE_UNCONFIRMED_S", "Tracker"]

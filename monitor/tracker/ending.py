@@ -13,7 +13,8 @@ from monitor.history import History, RankTrack
 from monitor.incident import Incident
 
 GONE_UNCONFIRMED_S: Final = 30.0
-"""Every process gone for so long counts as left, though no new quorum says so yet."""
+"""An eviction whose processes are gone for so long stands in nobody's way any more, though no new
+quorum says so yet: it may be another sick group that keeps one from forming."""
 
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
@@ -28,11 +29,37 @@ def restarted(history: History, incident: Incident) -> bool:
     return any(track.identity.incarnation not in incident.incarnations for track in tracks)
 
 
+def other_processes(history: History, incident: Incident) -> str:
+    """Why it is over when its culprits are other processes now: evicted, if it left the quorum."""
+    asked = incident.milestones.evict_asked_s is not None
+    left = incident.milestones.left_quorum_s is not None or out_of_quorum(history, incident)
+    evicted = asked and (left or not incident.replica_ids)
+    return f"{'evicted' if evicted else 'restarted'}: its ranks are other processes now"
+
+
+def processes_gone(history: History, incident: Incident) -> bool:
+    """Whether no process that was accused, or ran beside one in its group, is there any more.
+
+    Others of the group count when they started after the eviction was asked.
+    """
+    asked_s = incident.milestones.evict_asked_s or incident.milestones.first_seen_s
+    return all(
+        track.died_s is not None
+        or (
+            track.identity.incarnation not in incident.incarnations
+            if track.rank in incident.culprits
+            else track.first_seen_s > asked_s
+        )
+        for group in incident.groups
+        for track in history.groups().get(group, ())
+    )
+
+
 def out_of_quorum(history: History, incident: Incident) -> bool:
     """Whether a quorum without any of its replica ids is seen."""
     if history.lighthouse is None or not incident.replica_ids:
         return False
-    members = {member.replica_id for member in history.lighthouse.members}
+    members = history.lighthouse.ids
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
@@ -43,7 +70,7 @@ def _passed(  # noqa: C901, PLR0911 - one reason a line
     unseen_s = history.now_s - incident.last_seen_s
     asked = incident.milestones.evict_asked_s is not None
     if restarted(history, incident):
-        return f"{'evicted' if asked else 'restarted'}: its ranks are other processes now"
+        return other_processes(history, incident)
     if not incident.culprits:
         return _passed_for_all(history, incident, config)
     if not tracks:

@@ -58,6 +58,29 @@ class Tracker:
             if incident.open:
                 self._restored.add(incident.id)
 
+    def resume(self, evictions: Sequence[EvictionProgress]) -> None:
+        """Evictions that somebody left without an end: their incidents are being evicted, and to
+        ask again is the same eviction.
+        """
+        for progress in evictions:
+            incident = self.incidents.get(progress.incident_id)
+            if incident is None or not incident.open:
+                continue
+            self.cut_short.add(incident.id)
+            asked_s = incident.milestones.evict_asked_s
+            if asked_s is None or asked_s < progress.asked_s:
+                reason = f"asked for {progress.group}"
+                self.incidents[incident.id] = replace(
+                    moved(incident, progress.asked_s, State.EVICTING, reason),
+                    milestones=replace(incident.milestones, evict_asked_s=progress.asked_s),
+                )
+
+    def warm(self, other: Tracker) -> None:
+        """Go on with how often another tracker saw the same incidents."""
+        known = self.incidents.keys()
+        self._sightings = {key: n for key, n in other._sightings.items() if key in known}
+        self._waited_s = {key: at for key, at in other._waited_s.items() if key[0] in known}
+
     def open(self) -> tuple[Incident, ...]:
         """Open incidents, oldest first."""
         found = (incident for incident in self.incidents.values() if incident.open)
@@ -208,7 +231,7 @@ class Tracker:
         if incident.state is State.EVICTING:
             return
         if incident.milestones.evict_asked_s is not None:
-            gone = left(history, incident, None)
+            gone = left(history, incident, None, self.config)
             if gone is not None:
                 self._close(gone)
                 return
@@ -249,7 +272,7 @@ class Tracker:
             if told is not None:
                 self._take_eviction(incident, reported(history, incident, told, self.config))
             elif incident.state is State.EVICTING:
-                self._without_evictor(unattended(history, incident))
+                self._without_evictor(unattended(history, incident, self.config))
 
     def _take_eviction(self, before: Incident, incident: Incident) -> None:
         if incident.milestones.evict_asked_s != before.milestones.evict_asked_s:

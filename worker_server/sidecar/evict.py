@@ -26,7 +26,8 @@ def evict(rank: RankProcess, view: wire.Process, grace_s: float) -> Eviction:
     """End the process, politely where it can still hear.
 
     A stopped process keeps SIGTERM pending and a deaf interpreter never sees it: both get
-    SIGKILL at once.
+    SIGKILL at once. One that is traced may be so for milliseconds only, while its
+    stacks are taken.
     """
     if not view.alive:
         return Eviction((), gone=True)
@@ -42,4 +43,4 @@ def evict(rank: RankProcess, view: wire.Process, grace_s: float) -> Eviction:
 
 def _can_hear(view: wire.Process) -> bool:
     deaf = view.interpreter_age_s is not None and view.interpreter_age_s > INTERPRETER_DEAF_S
-    return not view.stopped and not deaf
+    return not deaf and (view.traced or not view.stopped)

@@ -43,7 +43,7 @@ class HangWatch:
 def _kind(
     process: wire.Process, step: wire.StepState | None, heads: Sequence[wire.GroupHead]
 ) -> str | None:
-    if process.stopped:
+    if process.stopped and not process.traced:
         return "stopped"
     if process.interpreter_age_s is not None and process.interpreter_age_s > _DEAF_S:
         return "deaf"

@@ -11,7 +11,7 @@ import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from worker_server.environment import Settings
+from worker_server.environment import Settings, monitors_of
 from worker_server.sidecar.patience import Channel, HttpServer, Limits
 from worker_server.sidecar.tls import server_context, tls_channel
 
@@ -64,7 +64,7 @@ def reachable_host(settings: Settings) -> str:
     """A name for the URL: the bind address, or for a wildcard the address towards the monitor."""
     if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
         return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
-    target = urlsplit(settings.monitor).hostname if settings.monitor else None
+    target = urlsplit(monitors_of(settings.monitor)[0]).hostname if settings.monitor else None
     if target is None:
         return socket.gethostname()
     try:

@@ -2,7 +2,8 @@
 
 A monitor that is away is no news: the next try comes a little later, and nothing is logged
 more than once per outage. The token goes to the monitor and nowhere else; redirects are not
-followed.
+followed. Of two monitors, one of which stands by, both are told, each in a thread of its own: one
+that hangs is not in the way of the other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -21,6 +23,28 @@ LEASE_S = 15.0
 _TIMEOUT_S = 3.0
 _MAX_WAIT_S = 15.0
 _log = logging.getLogger("worker_server.sidecar")
+
+
+class Registrars:
+    """The leases of one rank with all of its monitors."""
+
+    def __init__(
+        self, monitors: Sequence[str], registration: wire.Registration, token: str | None
+    ) -> None:
+        self._all = [Registrar(one, registration, token) for one in monitors]
+
+    def start(self) -> None:
+        """Begin to renew."""
+        for one in self._all:
+            one.start()
+
+    def stop(self) -> None:
+        """Give all leases back, side by side; once."""
+        stops = [threading.Thread(target=one.stop, daemon=True) for one in self._all]
+        for thread in stops:
+            thread.start()
+        for thread in stops:
+            thread.join()
 
 
 class Registrar(threading.Thread):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from worker_server import run_dir, wire
-from worker_server.environment import SettingError, Settings
+from worker_server.environment import SettingError, Settings, monitors_of
 from worker_server.page.layout import PageError
 from worker_server.page.reader import PageReader
 from worker_server.sidecar import timeline
@@ -24,7 +24,7 @@ from worker_server.sidecar.host import HostPort, HostView
 from worker_server.sidecar.listening import listen, listening_socket, reachable_host
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
-from worker_server.sidecar.registration import LEASE_S, Registrar
+from worker_server.sidecar.registration import LEASE_S, Registrars
 from worker_server.sidecar.tls import TlsError
 
 _TICK_S = 1.0
@@ -101,7 +101,7 @@ def _serve(
     registrar = None
     if settings.monitor is not None:
         registration = wire.Registration(box.identity, url, LEASE_S)
-        registrar = Registrar(settings.monitor, registration, settings.token)
+        registrar = Registrars(monitors_of(settings.monitor), registration, settings.token)
         registrar.start()
     run_dir.sweep(files.page.parent)
     deregister = registrar.stop if registrar is not None else lambda: None

@@ -119,8 +119,15 @@ class Process:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal or a debugger keeps it from running."""
+        """Whether a signal or a tracer keeps it from running at this moment."""
         return self.state in ("T", "t")
+
+    @property
+    def traced(self) -> bool:
+        """Whether a tracer does: for some milliseconds who takes its stacks, so do we ourselves,
+        and for as long as it likes a debugger.
+        """
+        return self.state == "t"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ function el(tag, options = {}, ...children) {
 }
 
 // Replaces what an element shows; whoever stood in it with the keyboard stays where they were.
-function show(id, ...children) {
+function show(id, ...given) {
+  const children = given.filter((child) => child !== null);
   const place = document.getElementById(id);
   const held = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   place.replaceChildren(...children);
@@ -107,11 +108,25 @@ function showGroups(snapshot) {
 
 // -- incidents --------------------------------------------------------------------------------
 
+function decided(row) {
+  if (row.action === "evict") return "decided: evict";
+  return row.action === "would_evict" ? "would evict" : `held: ${row.guard}`;
+}
+
+function decidedWhy(row) {
+  let why = row.reason;
+  if (row.would) {
+    why += ` (rungs: ${row.would.rungs.join(", ").replaceAll("_", " ")}; quarantine: ${row.would.quarantine.join(", ") || "no host"})`;
+  }
+  return row.release ? `${why}; released by: ${row.release}` : why;
+}
+
 function story(incident) {
   const lines = incident.story.map((line) => ({ at: line.at_s, to: line.to, why: line.reason }));
   for (const row of incident.decisions) {
-    const to = row.action === "hold" ? `held: ${row.guard}` : "decided: evict";
-    lines.push({ at: row.at_s, to, why: row.reason });
+    const attempt = row.attempt > 1 ? ` (attempt ${row.attempt}: a handover interrupted it)` : "";
+    lines.push({ at: row.at_s, to: decided(row), why: decidedWhy(row) + attempt });
+    if (row.state === "abandoned") lines.push({ at: row.ended_s, to: "abandoned", why: row.outcome });
   }
   const eviction = incident.eviction;
   if (eviction) {
@@ -204,6 +219,35 @@ function showQuarantine(entries) {
   show("quarantine", el("table", {}, head, el("tbody", {}, ...rows)));
 }
 
+const SEVERITIES = ["info", "warning", "critical"];
+
+function table(heads, rows) {
+  const head = el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { text }))));
+  return el("table", {}, head, el("tbody", {}, ...rows.map((cells) =>
+    el("tr", {}, ...cells.map((text) => el("td", { text }))))));
+}
+
+function showPolicy(policy) {
+  const plain = (name) => name.replaceAll("_", " ");
+  const loaded = policy.loaded_s ? `, loaded ${new Date(policy.loaded_s * 1000).toLocaleString()}` : "";
+  const told = policy.learned.min_replicas;
+  const cost = policy.learned.eviction_cost_s;
+  const used = Object.entries(policy.learned.evictions_last_hour || {});
+  const facts = [`${policy.source || "no file: the defaults"}${loaded}; mode: ${policy.mode}`];
+  if (told && told.lighthouse !== null) facts.push(`min replicas ${told.in_force} (configured ${told.configured}, the Lighthouse's own ${told.lighthouse})`);
+  if (cost) facts.push(cost.evictions ? `an eviction costs ${cost.in_force} fleet seconds, measured on ${cost.evictions}` : `an eviction costs ${cost.in_force} fleet seconds, as configured`);
+  facts.push(`evictions in the last hour: ${used.reduce((sum, [, n]) => sum + n, 0)} of ${policy.guards.budget_per_hour.value}`
+    + (used.length ? ` (${used.map(([group, n]) => `${group}: ${n}`).join(", ")})` : ""));
+  const rows = Object.entries(policy.actions).map(([kind, row]) => [plain(kind), ...SEVERITIES.map((one) => plain(row[one]))]);
+  const said = [...Object.entries(policy.guards), ...Object.entries(policy.thresholds)]
+    .filter(([name, one]) => one.from !== "default" || name in policy.guards)
+    .map(([name, one]) => [name, String(one.value), one.from]);
+  const windows = policy.maintenance.map((one) => [one.name, (one.days || ["once"]).join(", "), `${one.from} to ${one.to} UTC`]);
+  show("policy", ...facts.map((text) => el("p", { class: "meta", text })),
+    table(["fault", ...SEVERITIES], rows), table(["option", "value", "said by"], said),
+    windows.length ? table(["maintenance", "days", "when"], windows) : null);
+}
+
 function showHead(snapshot) {
   const sick = snapshot.groups.filter((group) => !["healthy", "starting", "waiting"].includes(group.health));
   const headline = document.getElementById("headline");
@@ -224,6 +268,14 @@ function showHead(snapshot) {
   show("facts", ...facts.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: String(value) }))));
 }
 
+function isHttp(url) { return /^https?:\/\//.test(url || ""); }
+
+function standing(monitor) {
+  if (!monitor.holder) return "This monitor stands by, and none is active yet: nothing is evicted.";
+  const since = monitor.since_s ? ` since ${date(monitor.since_s)}` : "";
+  return `This monitor stands by and changes nothing. ${monitor.holder} is active${since}; what it wrote is shown here.`;
+}
+
 function showBanners(snapshot, away) {
   const banners = [];
   if (away) {
@@ -231,6 +283,13 @@ function showBanners(snapshot, away) {
     banners.push(["bad", `The monitor is away: ${away}${since}`]);
   }
   if (snapshot) {
+    const standby = snapshot.monitor && snapshot.monitor.role === "standby" ? snapshot.monitor : null;
+    if (standby) banners.push(["info", standing(standby), standby.url]);
+    if (snapshot.pause) {
+      const until = snapshot.pause.until_s === null ? "until lightkeeper resume" : `until ${new Date(snapshot.pause.until_s * 1000).toLocaleString()}`;
+      banners.push(["bad big", `PAUSED by ${snapshot.pause.author} ${until}: ${snapshot.pause.reason}. Nobody is evicted but by hand.`]);
+    }
+    if (snapshot.maintenance) banners.push(["info", `Maintenance window '${snapshot.maintenance.name}' until ${new Date(snapshot.maintenance.until_s * 1000).toLocaleString()}: nobody is evicted but by hand.`]);
     if (snapshot.observe) banners.push(["info", "Observe mode: the monitor says what it would evict, and evicts nothing."]);
     if (!snapshot.lighthouse.up) banners.push(["wait", `The Lighthouse cannot be seen: ${snapshot.lighthouse.reason}`]);
     if (guarded) {
@@ -239,7 +298,8 @@ function showBanners(snapshot, away) {
     }
     for (const trouble of snapshot.troubles) banners.push(["wait", trouble]);
   }
-  show("banners", ...banners.map(([tone, text]) => el("div", { class: `banner ${tone}`, text })));
+  show("banners", ...banners.map(([tone, text, url]) => el("div", { class: `banner ${tone}` },
+    el("span", { text: url ? `${text} ` : text }), isHttp(url) ? el("a", { href: url, text: url }) : null)));
   document.body.classList.toggle("stale", Boolean(away));
 }
 
@@ -255,13 +315,15 @@ async function get(path) {
 async function refresh() {
   let away = null;
   try {
-    const [snapshot, incidents] = await Promise.all([get("/v1/snapshot"), get("/v1/incidents?limit=30")]);
+    const [snapshot, incidents, policy] = await Promise.all([
+      get("/v1/snapshot"), get("/v1/incidents?limit=30"), get("/v1/policy")]);
     last = { snapshot, incidents: incidents.incidents };
     lastAt = Date.now();
     showHead(snapshot);
     showGroups(snapshot);
     showIncidents(last.incidents, snapshot.unknown, snapshot.now_s);
     showQuarantine(snapshot.quarantine);
+    showPolicy(policy);
   } catch (error) {
     const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };
     away = known[error.name] || error.message;

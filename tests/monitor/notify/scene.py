@@ -13,13 +13,13 @@ from monitor.metrics import Instruments
 from monitor.notify import Known, Office, Terms
 from monitor.notify.sinks import Sink
 from monitor.store import DecisionRow
-from tests.monitor.shell.fakes import Page, _FakeServer, wait_until
+from tests.monitor.shell.fakes import FakeServer, Page, wait_until
 from tests.monitor.shell.test_store import incident
 
 NOW_S = 1_000_000.0
 
 
-class Receiver(_FakeServer):
+class Receiver(FakeServer):
     """Takes posts on any path."""
 
     def __init__(self) -> None:

@@ -258,3 +258,16 @@ def test_a_tracer_holds_its_rank_for_a_moment_and_only_then_it_is_no_fault(for_s
     drive = Drive(SimFleet(2, 1, script), KeeperConfig(observe=True)).run(70)
     accused = {rank for incident in drive.seen.values() for rank in incident.culprits}
     assert accused == ({"rg_1.0"} if for_s == 3 else {"rg_0.0", "rg_1.0"})
+
+
+def test_a_group_whose_stacks_are_taken_stands_ready_all_the_same() -> None:
+    """Two groups; one is back from a restart and waits, with a tracer at it, for the hung other."""
+    script = [
+        at(40, hang("rg_1.0")),
+        at(41, restart("rg_0", 1.0)),
+        at(46.5, runs("rg_0.0", "t")),
+        at(49, runs("rg_0.0", "S")),
+    ]
+    drive = Drive(SimFleet(2, 1, script)).run(60)
+    assert "rg_1" in drive.evicted()
+    assert not [hold for at_s, hold in drive.holds if hold.guard is Guard.MIN_REPLICAS]

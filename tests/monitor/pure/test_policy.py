@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
 from monitor.incident import Incident, Milestones, State
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import (
+    DEFAULT,
+    Action,
     Evict,
     Fleet,
     GroupView,
@@ -16,8 +18,12 @@ from monitor.policy import (
     Hold,
     Lesson,
     PastEviction,
+    Policy,
     decide,
 )
+from monitor.policy.lessons import Cost, cost, min_replicas_told
+from monitor.policy.windows import Once
+from monitor.snapshot import Pause
 
 NOW_S = 10_000.0
 CULPRIT = RankName("rg_1.0")
@@ -75,8 +81,8 @@ def lesson(
     )
 
 
-def past(ago_s: float, name: str = "other") -> PastEviction:
-    return PastEviction(IncidentId(name), GroupName("rg_0"), NOW_S - ago_s)
+def past(ago_s: float, name: str = "other", group: str = "rg_0") -> PastEviction:
+    return PastEviction(IncidentId(name), GroupName(group), NOW_S - ago_s)
 
 
 def with_group(**changes) -> Fleet:
@@ -113,6 +119,11 @@ CASES = [
     (Guard.IN_FLIGHT, {}, fleet(in_flight=(GroupName("rg_0"),)), incident()),
     (Guard.BUDGET, {"budget_per_hour": 2}, fleet(past=(past(100), past(3599))), incident()),
     (Guard.COOL_DOWN, {}, fleet(past=(past(19.0),)), incident()),
+    (Guard.MIN_REPLICAS, {}, fleet(min_replicas_told=3), incident()),
+    (Guard.BUDGET, {"budget_per_hour": 0}, fleet(), incident()),
+    (Guard.GROUP_BUDGET, {"budget_per_group": 1}, fleet(past=(past(100, group="rg_1"),)),
+     incident()),
+    (Guard.PAUSED, {}, fleet(pause=Pause("rack 7", "alice", NOW_S, None)), incident()),
     (Guard.OBSERVE, {"observe": True}, fleet(), incident()),
 ]  # fmt: skip
 
@@ -140,6 +151,8 @@ ALLOWED = [
     ({}, fleet(lessons=(replace(lesson(), hosts=()),)), incident()),
     ({}, fleet(), incident(Kind.REPLICA_LAG)),
     ({"min_replicas": 2}, fleet(), incident()),
+    ({}, fleet(min_replicas_told=2), incident()),
+    ({"budget_per_group": 1}, fleet(past=(past(100),)), incident()),
     ({"budget_per_hour": 2}, fleet(past=(past(100), past(3601))), incident()),
     ({}, fleet(past=(past(20.0),)), incident()),
     ({}, fleet(), incident(Kind.STRAGGLER, lost_s=15.1)),
@@ -175,3 +188,168 @@ def test_a_second_death_on_the_same_host_quarantines_it() -> None:
         KeeperConfig(), replace(seen, deaths={Host("host-rg_1"): 1}), [incident(Kind.DEAD)]
     )
     assert decision.quarantine == (Host("host-rg_1"),)
+
+
+# -- the operator's rules ------------------------------------------------------------------------
+
+
+def policy(action: Action, kind: Kind = Kind.NOT_ENTERED, **more) -> Policy:
+    actions = {**DEFAULT.actions, **{(kind, severity): action for severity in Severity}}
+    return Policy(actions, **more)
+
+
+def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
+    (hold,) = decide(KeeperConfig(), fleet(), [incident()], policy(Action.PAGE))
+    assert hold == Hold(
+        IncidentId("one"), Guard.POLICY,
+        "the policy pages for not_entered of severity warning and never evicts",
+        "another action for actions.not_entered in the policy file; or evict it by hand "
+        "(POST /v1/groups/GROUP/evict)",
+    )  # fmt: skip
+
+
+def test_a_policy_that_evicts_leaves_the_hosts_open() -> None:
+    (evict,) = decide(KeeperConfig(), fleet(), [incident()], policy(Action.EVICT))
+    assert evict.quarantine == ()
+
+
+def test_a_program_fault_quarantines_its_hosts_where_the_policy_says_so() -> None:
+    rules = policy(Action.EVICT_AND_QUARANTINE, Kind.MISMATCH)
+    (evict,) = decide(KeeperConfig(), fleet(), [incident(Kind.MISMATCH)], rules)
+    assert evict.quarantine == (Host("host-rg_1"),)
+
+
+def test_nobody_is_evicted_within_a_maintenance_window() -> None:
+    rules = Policy(windows=(Once("storage", NOW_S - 10, NOW_S + 10),))
+    (hold,) = decide(KeeperConfig(), fleet(), [incident()], rules)
+    assert (hold.guard, hold.reason, hold.release) == (
+        Guard.MAINTENANCE, "maintenance window 'storage': would evict rg_1",
+        "its end at 1970-01-01T02:46:50Z",
+    )  # fmt: skip
+    (evict,) = decide(KeeperConfig(), fleet(now_s=NOW_S + 10), [incident()], rules)
+    assert isinstance(evict, Evict)
+
+
+# -- what only observe mode holds back -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "rules"),
+    [({"observe": True}, DEFAULT), ({}, policy(Action.OBSERVE))],
+    ids=["the mode", "the action"],
+)
+def test_observe_mode_says_the_whole_eviction_that_it_held_back(options, rules) -> None:
+    (hold,) = decide(KeeperConfig(**options), fleet(), [incident()], rules)
+    (evict,) = decide(KeeperConfig(), fleet(), [incident()])
+    assert (hold.guard, hold.would) == (Guard.OBSERVE, evict)
+
+
+def test_what_would_have_been_counts_for_what_would_be_and_for_nothing_else() -> None:
+    seen = fleet(would=(past(5.0),))
+    (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
+    assert (hold.guard, hold.would) == (Guard.COOL_DOWN, None)
+    (evict,) = decide(KeeperConfig(), seen, [incident()])
+    assert isinstance(evict, Evict)
+
+
+def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
+    seen = fleet(would=(PastEviction(IncidentId("one"), GroupName("rg_1"), NOW_S - 1),))
+    first, again = (
+        decide(KeeperConfig(observe=True), one, [incident()]) for one in (fleet(), seen)
+    )
+    assert again == (replace(first[0], would=None),)
+
+
+# -- two groups of one dead host -----------------------------------------------------------------
+
+
+def shared(**changes) -> Fleet:
+    """Rank 1 of rg_1 and of rg_2 were on one host, which is dead; the others live."""
+    groups = {GroupName(name): view(name) for name in ("rg_0", "rg_3", "rg_4", "rg_5")}
+    for name in ("rg_1", "rg_2"):
+        hosts = {RankName(f"{name}.0"): Host(f"host-{name}"), RankName(f"{name}.1"): Host("rack")}
+        groups[GroupName(name)] = view(name, healthy=False, hosts=hosts)
+    seen = fleet(groups=groups, dead_hosts=frozenset({Host("rack")}), **changes)
+    return replace(seen, accused=frozenset(map(GroupName, ("rg_1", "rg_2"))))
+
+
+def of_group(name: str) -> Incident:
+    return replace(incident(), id=IncidentId(name), groups=(GroupName(name),),
+                   culprits=(RankName(f"{name}.1"),), replica_ids=(ReplicaId(f"{name}:a"),),
+                   hosts=(Host("rack"),))  # fmt: skip
+
+
+def test_two_groups_that_share_a_dead_host_go_together() -> None:
+    found = decide(KeeperConfig(breaker_share=0.0), shared(), [of_group("rg_1"), of_group("rg_2")])
+    assert [(type(one), one.group) for one in found] == [(Evict, "rg_1"), (Evict, "rg_2")]
+    assert [one.quarantine for one in found] == [(Host("rack"),)] * 2
+
+
+def test_the_second_of_them_still_needs_budget_and_healthy_groups() -> None:
+    both = [of_group("rg_1"), of_group("rg_2")]
+    _, second = decide(KeeperConfig(budget_per_hour=1), shared(), both)
+    assert second.guard is Guard.BUDGET
+    _, second = decide(KeeperConfig(min_replicas=4), shared(), both)
+    assert isinstance(second, Evict)
+    first, _ = decide(KeeperConfig(min_replicas=5), shared(), both)
+    assert first.guard is Guard.MIN_REPLICAS
+
+
+def test_a_living_host_makes_nobody_go_together() -> None:
+    seen = replace(shared(), dead_hosts=frozenset())
+    _, second = decide(KeeperConfig(), seen, [of_group("rg_1"), of_group("rg_2")])
+    assert second.guard is Guard.IN_FLIGHT
+    lately = replace(shared(), past=(past(5.0),))  # of rg_0, which was not on that host
+    (hold,) = decide(KeeperConfig(), lately, [of_group("rg_1")])
+    assert hold.guard is Guard.COOL_DOWN
+
+
+# -- what was learned ----------------------------------------------------------------------------
+
+
+def measured(stall_s: float, away_s: float) -> Lesson:
+    return replace(lesson(), stall_s=stall_s, away_s=away_s)
+
+
+def test_an_eviction_costs_the_stall_of_all_and_the_absence_of_one() -> None:
+    config = KeeperConfig()
+    assert cost([], 4, config) == Cost(15.0, 0)
+    assert cost([lesson()], 4, config) == Cost(15.0, 0)  # nobody saw how it went on
+    assert cost([measured(6.0, 26.0)], 4, config) == Cost(6.0 + 20.0 / 4, 1)
+    odd = [measured(6.0, 26.0), measured(6.0, 30.0), measured(500.0, 600.0)]
+    assert cost(odd, 4, config) == Cost(12.0, 3)
+    assert cost([measured(0.1, 0.2)], 4, config) == Cost(3.0, 1)  # a fifth at least
+    assert cost([measured(900.0, 900.0)], 4, config) == Cost(300.0, 1)  # twenty times at most
+
+
+def test_a_straggler_goes_once_it_has_cost_more_than_was_measured() -> None:
+    seen = fleet(lessons=(measured(3.0, 12.0),))  # 6 s, of 15 s configured
+    (hold,) = decide(KeeperConfig(), seen, [incident(Kind.STRAGGLER, lost_s=6.0)])
+    assert (hold.guard, hold.reason) == (
+        Guard.NOT_WORTH_IT, "it has cost less than an eviction would (6.0 s, measured on 1)"
+    )  # fmt: skip
+    (evict,) = decide(KeeperConfig(), seen, [incident(Kind.STRAGGLER, lost_s=6.1)])
+    assert isinstance(evict, Evict)
+
+
+def test_the_lighthouse_names_its_own_flag_between_two_quorums() -> None:
+    said = "New quorum not ready, only have 0 participants, need min_replicas 3 [0/0 participants"
+    assert min_replicas_told(said) == 3
+    assert min_replicas_told("Valid quorum found [3/3 participants healthy]") is None
+
+
+def test_a_crash_loop_says_on_which_hosts_it_was() -> None:
+    seen = fleet(lessons=(lesson(host="another"),))
+    (hold,) = decide(KeeperConfig(), seen, [incident()])
+    assert hold.reason == (
+        "not_entered:rg_1.0 came back on another host after it was evicted once (from another): "
+        "a fault of the program, not of a host"
+    )
+
+
+def test_only_what_really_was_proves_a_crash_loop() -> None:
+    seen = fleet(lessons=(replace(lesson(host="another"), observed=True),))
+    (evict,) = decide(KeeperConfig(), seen, [incident()])
+    assert isinstance(evict, Evict)
+    (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
+    assert hold.guard is Guard.CRASH_LOOP

@@ -163,6 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._serve("POST")
 
+    def do_PUT(self) -> None:
+        self._serve("PUT")
+
     def _serve(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with suppress(OSError):
@@ -191,7 +194,7 @@ class _Quiet(ThreadingHTTPServer):
         pass
 
 
-class _FakeServer:
+class FakeServer:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._over = threading.Event()
         self._server = _Quiet(("127.0.0.1", 0), _Handler)
@@ -224,7 +227,7 @@ class _FakeServer:
         self._thread.join(5)
 
 
-class FakeFleet(_FakeServer):
+class FakeFleet(FakeServer):
     """Many WorkerServers behind one port: `BASE/RANK/v1/state`."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -298,7 +301,7 @@ class FakeFleet(_FakeServer):
             handler.reply(*page(to_json(rank.report())))
 
 
-class FakeLighthouse(_FakeServer):
+class FakeLighthouse(FakeServer):
     """Prints pages as TorchFT 0.2.0 does, and has a kill button."""
 
     def __init__(self) -> None:

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from monitor.clock import SteadyClock
-from monitor.evictors import Accused, Evictors, Order, Patience
+from monitor.evictors import Accused, Evictors, Gatekeeper, Order, Patience
 from monitor.fetch import Fetcher
+from monitor.gate.client import Gate
 from monitor.lighthouse import Lighthouse
 from monitor.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.policy import Evict
 from monitor.quarantine import Quarantine
-from monitor.snapshot import EvictionProgress, LighthouseView, Member, Rung
+from monitor.schedulers.protocol import Outcome, Place, Scheduler
+from monitor.snapshot import EvictionProgress, LighthouseView, Member, Rung, RungResult
 from monitor.targets import Registry
 from tests.monitor.shell.doubles import Memory
 from tests.monitor.shell.fakes import (
@@ -31,6 +33,7 @@ from tests.monitor.shell.fakes import (
     page,
     wait_until,
 )
+from tests.monitor.shell.gates import FakeGate
 
 REPLICA = ReplicaId("rg_1:uuid1")
 pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
@@ -48,6 +51,11 @@ class Bench:
     patience: Patience = FAST
     token: str | None = "secret"
     recorded: list[EvictionProgress] = field(default_factory=list)
+    permit: Callable[[], str | None] = lambda: None
+    durable: Callable[[], bool] = lambda: True
+    gate: FakeGate | None = None
+    schedulers: tuple[Scheduler, ...] = ()
+    told: tuple[str, ...] = ("pager",)
 
     def __post_init__(self) -> None:
         self.clock = SteadyClock()
@@ -65,7 +73,28 @@ class Bench:
             token=self.token,
             record=self.recorded.append,
             patience=self.patience,
+            permit=self.permit,
+            durable=self.durable,
+            gate=self.gatekeeper(),
+            schedulers=self.schedulers,
+            told=self.told,
         )
+        if self.keeper is not None:
+            self.keeper.start(self.evictors.progress)
+
+    def gatekeeper(self) -> Gatekeeper | None:
+        self.keeper: Gatekeeper | None = None
+        if self.gate is not None:
+            client = Gate(self.gate.url, self.fetcher, "secret")
+            self.keeper = Gatekeeper(
+                client, clock=self.clock, quarantine=self.quarantine, period_s=0.2
+            )
+        return self.keeper
+
+    def close(self) -> None:
+        if self.keeper is not None:
+            self.keeper.close()
+        self.evictors.close()
 
     def group(self, size: int = 1) -> None:
         for number in range(size):
@@ -107,7 +136,7 @@ class Bench:
 def bench(fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher) -> Iterator[Bench]:
     made = Bench(fleet, lighthouse, fetcher)
     yield made
-    made.evictors.close()
+    made.close()
 
 
 def rungs(progress: EvictionProgress) -> list[str]:
@@ -183,7 +212,11 @@ def test_the_survivor_of_a_two_rank_group_is_asked_before_the_kill_is_over(
 
 @pytest.mark.parametrize(
     "condition",
-    [{"process_state": "T"}, {"process_state": "t"}, {"interpreter_age_s": 30.0}],
+    [
+        {"process_state": "T"},
+        {"process_state": "t", "interpreter_age_s": 30.0},
+        {"interpreter_age_s": 30.0},
+    ],
     ids=["stopped", "traced", "interpreter stuck"],
 )
 def test_a_rank_that_cannot_carry_out_a_kill_is_evicted_at_once_and_not_killed(
@@ -333,7 +366,9 @@ def test_a_worker_server_that_said_gone_and_ended_is_believed(bench: Bench) -> N
     assert bench.evict().gone_s is not None
 
 
-def test_a_lost_host_is_let_go_once_the_lighthouse_has_lost_it_too(bench: Bench) -> None:
+def test_a_lost_host_is_let_go_once_the_lighthouse_has_lost_it_too_and_out_when_it_left(
+    bench: Bench,
+) -> None:
     bench.group()
     bench.ranks[0].answer = lambda _: page({}, 503)
     bench.ranks[0].evict = lambda _: page({}, 503)
@@ -341,6 +376,15 @@ def test_a_lost_host_is_let_go_once_the_lighthouse_has_lost_it_too(bench: Bench)
     bench.lighthouse.ages_s[REPLICA] = 30.0
     progress = bench.evict()
     assert (progress.gone_s, progress.failed) == (None, None)
+    assert progress.unseen_s is not None
+    assert not progress.out
+    bench.lighthouse.form("rg_0:uuid0")
+    bench.evictors.note(Lighthouse(bench.lighthouse.url, bench.fetcher).look(2.0))
+    (progress,) = bench.evictors.progress()
+    assert progress.out
+    assert progress.confirmed == (
+        "host out of sight, its heartbeat is dead (rg_1.0 not seen); it left the quorum"
+    )
 
 
 def test_a_lost_host_that_still_beats_is_a_failure(bench: Bench) -> None:
@@ -349,6 +393,200 @@ def test_a_lost_host_that_still_beats_is_a_failure(bench: Bench) -> None:
     bench.ranks[0].evict = lambda _: page({}, 503)
     bench.lighthouse.on_kill = bench.kill_nothing
     assert "rg_1.0 its WorkerServer answers 503" in (bench.evict().failed or "")
+
+
+# -- what confirms it -----------------------------------------------------------------------------
+
+
+def outcome(progress: EvictionProgress, rung: Rung):
+    return next(one for one in progress.rungs if one.rung is rung)
+
+
+def test_the_group_counts_as_out_only_when_it_is_gone_and_has_left(bench: Bench) -> None:
+    bench.group()
+    progress = bench.evict()
+    assert progress.gone_s is not None
+    assert not progress.out
+    assert progress.confirmed is None
+    bench.lighthouse.form("rg_0:uuid0")
+    bench.evictors.note(Lighthouse(bench.lighthouse.url, bench.fetcher).look(2.0))
+    (progress,) = bench.evictors.progress()
+    assert progress.out
+    assert progress.confirmed == (
+        "every known process of it is gone (rg_1.0 its process is gone); it left the quorum"
+    )
+    assert bench.recorded[-1] == progress
+
+
+def test_a_group_that_left_and_whose_process_lives_on_is_not_out(bench: Bench) -> None:
+    bench.group()
+    bench.lighthouse.form("rg_0:uuid0")
+    bench.ranks[0].mortal, bench.ranks[0].process_state = False, "T"
+    progress = bench.evict()
+    assert progress.left_quorum_s is not None
+    assert progress.failed is not None
+    assert not progress.out
+
+
+def test_a_defunct_process_is_gone(bench: Bench) -> None:
+    """Nobody reaps it: it runs no more, holds no memory and no socket."""
+    bench.group()
+    bench.ranks[0].alive, bench.ranks[0].process_state = False, "Z"
+    assert bench.evict().gone_s is not None
+
+
+def test_an_id_that_beats_on_though_its_processes_are_gone_is_a_failure(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    bench = Bench(fleet, lighthouse, fetcher, replace(FAST, leave_s=0.0))
+    bench.group()
+    progress = bench.evict()
+    assert (progress.gone_s is not None, progress.failed) == (True, None)
+    beating = LighthouseView(2, (Member(REPLICA, 1),), {REPLICA: -5.0}, "")
+    bench.evictors.note(beating)
+    (progress,) = bench.evictors.progress()
+    assert (progress.failed or "").startswith(f"its processes are gone, yet {REPLICA} still beats")
+    assert progress.rungs[-1].rung is Rung.PAGE
+    bench.close()
+
+
+def test_a_failure_pages_and_says_whom(bench: Bench) -> None:
+    bench.group()
+    bench.ranks[0].mortal = False
+    progress = bench.evict()
+    assert progress.failed is not None
+    page_ = outcome(progress, Rung.PAGE)
+    assert (page_.detail, page_.result) == ("handed to pager", RungResult.WORKED)
+    assert outcome(progress, Rung.WORKER_EVICT).result is RungResult.FAILED
+    assert outcome(progress, Rung.LIGHTHOUSE_KILL).result is RungResult.FAILED
+
+
+# -- the gate -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gate() -> Iterator[FakeGate]:
+    made = FakeGate()
+    made.speaks(REPLICA)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gated(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher, gate: FakeGate
+) -> Iterator[Bench]:
+    made = Bench(fleet, lighthouse, fetcher, gate=gate)
+    yield made
+    made.close()
+
+
+def test_the_gate_refuses_together_with_the_kill(gated: Bench, gate: FakeGate) -> None:
+    gated.group()
+    gated.lighthouse.on_kill = gated.kill_hangs
+    gated.ranks[0].evict = lambda _: page({}, 503)
+    progress = gated.evict()
+    told = outcome(progress, Rung.GATE)
+    assert told.result is RungResult.WORKED
+    assert told.finished_s - progress.asked_s < 1.0
+    assert "replica rg_1:uuid1" in gate.refuses()
+    assert "host node1" in gate.refuses()  # quarantined by the same eviction
+
+
+def test_a_gate_that_is_away_holds_no_other_rung_up(gated: Bench, gate: FakeGate) -> None:
+    gate.down = True
+    gated.group()
+    progress = gated.evict()
+    assert progress.gone_s is not None
+    assert outcome(progress, Rung.GATE).result is RungResult.UNKNOWN
+    assert outcome(progress, Rung.GATE).detail.startswith("the gate is away")
+
+
+def test_with_the_lighthouse_away_the_gate_shows_an_unreachable_group_out(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher, gate: FakeGate
+) -> None:
+    bench = Bench(fleet, lighthouse, fetcher, replace(FAST, heartbeat_dead_s=0.5), gate=gate)
+    bench.group()
+    bench.lighthouse.down = True
+    for how in ("answer", "evict"):
+        setattr(bench.ranks[0], how, lambda _: page({}, 503))
+    progress = bench.evict()
+    assert progress.failed is None
+    assert progress.out
+    assert "the gate refuses it for" in (progress.confirmed or "")
+    assert "host out of sight, its heartbeat is dead" in (progress.confirmed or "")
+    bench.close()
+
+
+# -- the scheduler --------------------------------------------------------------------------------
+
+
+@dataclass
+class Slurm:
+    name: str = "slurm"
+    ranks: list[FakeRank] = field(default_factory=list)
+    asked: list[tuple[str, list[Place]]] = field(default_factory=list)
+    done: bool = True
+
+    def remove(self, group, places, reason, incident_id, timeout_s) -> Outcome:
+        self.asked.append((group, list(places)))
+        for rank in self.ranks:
+            rank.mortal = True
+            rank.die()
+        return Outcome(self.done, "scancel 12.0")
+
+    def cordon(self, *_: object) -> Outcome:
+        raise NotImplementedError
+
+    uncordon = cordon
+
+
+def test_the_scheduler_ends_what_the_workerservers_could_not(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    slurm = Slurm()
+    bench = Bench(fleet, lighthouse, fetcher, replace(FAST, worker_s=1.0), schedulers=(slurm,))
+    bench.group(2)
+    slurm.ranks = bench.ranks
+    for rank in bench.ranks:
+        rank.mortal = False
+    progress = bench.evict()
+    assert progress.gone_s is not None
+    assert [(group, [place.rank for place in places]) for group, places in slurm.asked] == [
+        ("rg_1", ["rg_1.0", "rg_1.1"])
+    ]
+    assert rungs(progress)[-1] == "scheduler"
+    assert outcome(progress, Rung.SCHEDULER).result is RungResult.WORKED
+    assert outcome(progress, Rung.SCHEDULER).detail == "slurm: scancel 12.0"
+    bench.close()
+
+
+def test_the_scheduler_is_not_asked_when_the_workerservers_did_it(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    slurm = Slurm()
+    bench = Bench(fleet, lighthouse, fetcher, schedulers=(slurm,))
+    bench.group()
+    bench.lighthouse.on_kill = bench.kill_nothing
+    assert bench.evict().gone_s is not None
+    assert slurm.asked == []
+    bench.close()
+
+
+def test_when_even_the_scheduler_fails_a_person_is_paged(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    slurm = Slurm(done=False)
+    patience = replace(FAST, worker_s=0.5, scheduler_s=1.0)
+    bench = Bench(fleet, lighthouse, fetcher, patience, schedulers=(slurm,), told=())
+    bench.group()
+    bench.ranks[0].mortal = False
+    progress = bench.evict()
+    assert progress.failed is not None
+    assert rungs(progress)[-2:] == ["scheduler", "page"]
+    assert outcome(progress, Rung.SCHEDULER).result is RungResult.FAILED
+    assert outcome(progress, Rung.PAGE).result is RungResult.SKIPPED
+    bench.close()
 
 
 # -- only the accused -----------------------------------------------------------------------------
@@ -449,24 +687,70 @@ def test_submitting_never_waits_and_a_second_order_for_the_same_incident_is_not_
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
 
 
-def test_stopping_the_monitor_ends_an_eviction_as_failed(bench: Bench) -> None:
+def test_stopping_the_monitor_leaves_an_eviction_open_for_whoever_goes_on(bench: Bench) -> None:
     bench.group()
     bench.ranks[0].mortal = False
     bench.evictors.submit(bench.order())
     wait_until(lambda: bench.ranks[0].evictions, 10, "it is under way")
     bench.evictors.close(5.0)
-    assert bench.recorded[-1].failed == "the monitor was stopped during the eviction"
+    assert bench.recorded[-1].interrupted
 
 
-def test_what_an_earlier_monitor_left_open_has_failed(bench: Bench) -> None:
+def test_an_eviction_begins_when_it_is_written_and_may_be_done_and_not_before(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    answers = iter([False, True, True])
+    permits = iter(["the lease could not be renewed", None])
+    bench = Bench(
+        fleet, lighthouse, fetcher,
+        durable=lambda: next(answers, True), permit=lambda: next(permits, None),
+    )  # fmt: skip
+    bench.group()
+    assert bench.evict().gone_s is not None
+    assert next(answers, "asked thrice") == "asked thrice"
+    bench.evictors.close()
+
+
+def test_what_cannot_be_written_in_time_is_not_carried_out(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    bench = Bench(fleet, lighthouse, fetcher, replace(FAST, confirm_s=0.3), durable=lambda: False)
+    bench.group()
+    assert bench.evict().failed == "it could not be written down in time, so nobody was asked"
+    assert bench.ranks[0].alive
+    assert bench.lighthouse.kills == []
+    bench.evictors.close()
+
+
+def test_who_may_not_act_any_more_asks_nobody_and_records_nothing(bench: Bench) -> None:
+    bench.group()
+    bench.ranks[0].mortal = False
+    bench.evictors.submit(bench.order())
+    wait_until(lambda: bench.ranks[0].evictions, 10, "it is under way")
+    bench.evictors.follow([])
+    recorded = len(bench.recorded)
+    bench.evictors.close(5.0)
+    assert bench.evictors.progress() == ()
+    assert len(bench.recorded) == recorded
+
+
+def test_two_orders_against_one_group_are_one_eviction(bench: Bench) -> None:
+    bench.group()
+    bench.ranks[0].mortal = False
+    other = Evict(IncidentId("inc-2"), GroupName("rg_1"), REPLICA, (), "by hand")
+    assert bench.evictors.submit(bench.order())
+    assert not bench.evictors.submit(bench.order(evict=other))
+
+
+def test_what_another_monitor_left_open_is_not_under_way_here(bench: Bench) -> None:
     now_s = bench.clock.now_s()
     open_one = EvictionProgress(IncidentId("a"), GroupName("g"), None, now_s - 10, ())
     done = EvictionProgress(IncidentId("b"), GroupName("g"), None, now_s - 20, (), gone_s=now_s)
     old = EvictionProgress(IncidentId("c"), GroupName("g"), None, now_s - 7200, (), gone_s=1.0)
     restored = bench.evictors.restore([old, done, open_one])
     assert [one.incident_id for one in restored] == ["b", "a"]
-    assert bench.recorded[-1].failed == "the monitor restarted during the eviction"
-    assert [one.incident_id for one in bench.evictors.progress()] == ["b", "a"]
+    assert [one.incident_id for one in bench.evictors.progress()] == ["b"]
+    assert bench.recorded == []
 
 
 def test_a_crash_of_the_evictor_is_one_failed_eviction(bench: Bench) -> None:

@@ -32,7 +32,7 @@ from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
 from monitor.view import NotPossible
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.shell.test_store import incident
+from tests.monitor.shell.test_store import full_disk, incident
 
 EVICT = Evict(
     IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
@@ -254,8 +254,7 @@ def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
 
 
 def test_a_full_disk_is_said_and_stops_nothing(bench: Bench) -> None:
-    pages = bench.store._db.execute("PRAGMA page_count").fetchone()[0]
-    bench.store._db.execute(f"PRAGMA max_page_count = {pages}")
+    full_disk(bench.store, full=True)
     changed = [replace(incident(f"inc-{n}"), signature="x" * 5000) for n in range(20)]
     bench.judge.say = lambda s: TickResult(s.now_s, changed=tuple(changed))
     bench.keeper.tick()

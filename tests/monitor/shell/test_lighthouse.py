@@ -28,9 +28,9 @@ def test_reads_a_page_captured_from_torchft_0_2_0() -> None:
     assert view == LighthouseView(
         quorum_id=1,
         members=(
-            Member(ReplicaId(GROUP_0), 120),
-            Member(ReplicaId(GROUP_1), 118),
-            Member(ReplicaId(ODD), 120),
+            Member(ReplicaId(GROUP_0), 120, "http://node:4000", "node:29500", 2),
+            Member(ReplicaId(GROUP_1), 118, "http://node:4000", "node:29500", 2, recovering=True),
+            Member(ReplicaId(ODD), 120, "http://node:4000", "node:29500", 2),
         ),
         heartbeat_ages_s={
             ReplicaId("rg_1:0a2f0d1e-evicted"): 1.2180191360000001,
@@ -46,6 +46,30 @@ def test_reads_a_page_captured_from_torchft_0_2_0() -> None:
 def test_reads_a_page_without_a_quorum() -> None:
     view = parse_status((CASES / "lighthouse_status_empty_torchft_0.2.0.html").read_text())
     assert (view.quorum_id, view.members, dict(view.heartbeat_ages_s)) == (0, (), {})
+
+
+@pytest.mark.parametrize("version", ["0.1.1", "nightly_2026.10.26"])
+def test_reads_the_pages_of_other_versions(version: str) -> None:
+    """0.1.1 has rooms; the nightly's page is that of 0.2.0."""
+    view = parse_status((CASES / f"lighthouse_status_torchft_{version}.html").read_text())
+    assert (view.quorum_id, view.members) == (
+        1,
+        (
+            Member(ReplicaId("rg_0:a"), 120, "http://h1:1234", "h1:29500", 2),
+            Member(ReplicaId("rg_1:<b>&"), 118, "http://h1:1234", "h1:29500", 2, recovering=True),
+        ),
+    )
+    assert sorted(view.heartbeat_ages_s) == ["rg_0:a", "rg_1:<b>&", "rg_9:dead"]
+    assert all(3.0 < age_s < 3.1 for age_s in view.heartbeat_ages_s.values())
+    assert "only have 0 participants" in view.status
+    empty = parse_status((CASES / f"lighthouse_status_empty_torchft_{version}.html").read_text())
+    assert (empty.quorum_id, empty.members, dict(empty.heartbeat_ages_s)) == (0, (), {})
+
+
+def test_a_lighthouse_of_several_rooms_is_not_read_as_one() -> None:
+    one = (CASES / "lighthouse_status_torchft_0.1.1.html").read_text()
+    with pytest.raises(PageError, match=r"2 rooms \(room, other\)"):
+        parse_status(one + one.replace("Room Status: room", "Room Status: other"))
 
 
 @pytest.mark.parametrize(
@@ -141,8 +165,8 @@ def test_reads_and_presses_the_kill_button_of_a_real_lighthouse(fetcher: Fetcher
             view = light.look(5.0)
             assert isinstance(view, LighthouseView)
             assert view.members == (
-                Member(ReplicaId("rg_0:one"), 7),
-                Member(ReplicaId("rg_1:two & <three>"), 7),
+                Member(ReplicaId("rg_0:one"), 7, "http://127.0.0.1:1", "s:1", 1),
+                Member(ReplicaId("rg_1:two & <three>"), 7, "http://127.0.0.1:1", "s:1", 1),
             )
             assert sorted(view.heartbeat_ages_s) == ["rg_0:one", "rg_1:two & <three>"]
             assert max(view.heartbeat_ages_s.values()) < 60

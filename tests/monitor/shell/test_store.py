@@ -7,13 +7,21 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict, Guard, Hold
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome
-from monitor.store import DecisionRow, QuarantineEntry, Remembered, Store, StoreError
+from monitor.store import (
+    DecisionRow,
+    DecisionState,
+    QuarantineEntry,
+    Remembered,
+    Store,
+    StoreError,
+)
 
 
 def incident(name: str = "inc-1", first_seen_s: float = 100.0, state: State = State.FIRING):
@@ -67,7 +75,7 @@ HOLD = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
 def fill(store: Store) -> None:
     store.save_incidents([incident(), incident("inc-2", 200.0)])
     store.save_decision(HOLD, 102.0)
-    store.save_decision(EVICT, 103.0)
+    store.save_decision(EVICT, 103.0, accused={RankName("rg_1.0"): "one"})
     store.save_eviction(PROGRESS)
     store.save_quarantine(ENTRY)
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
@@ -77,7 +85,20 @@ EVERYTHING = Remembered(
     incidents=(incident("inc-2", 200.0), incident()),
     decisions=(
         DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
-        DecisionRow(IncidentId("inc-1"), 103.0, "evict", None, "hung"),
+        DecisionRow(
+            IncidentId("inc-1"),
+            103.0,
+            "evict",
+            None,
+            "hung",
+            state=DecisionState.DECIDED,
+            body={
+                "group": "rg_1",
+                "replica_id": "rg_1:uuid1",
+                "quarantine": ["node1"],
+                "accused": {"rg_1.0": "one"},
+            },
+        ),
     ),
     evictions=(PROGRESS,),
     quarantine=(ENTRY,),
@@ -148,16 +169,20 @@ def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
 # -- a sick disk ----------------------------------------------------------------------------------
 
 
-def full_disk(store: Store, path: Path, *, full: bool) -> None:
-    """SQLite's own limit: the same error as a full disk."""
-    db = store._db
-    pages = db.execute("PRAGMA page_count").fetchone()[0] if full else 1_000_000
-    db.execute(f"PRAGMA max_page_count = {pages}")
+def full_disk(store: Store, *, full: bool) -> None:
+    """SQLite's own limit, of each connection: the same error as a full disk."""
+    engine = store.database.engine
+    with engine.connect() as db:
+        pages = db.exec_driver_sql("PRAGMA page_count").scalar() if full else 1_000_000
+
+    @event.listens_for(engine, "checkout")
+    def limit(connection, *_) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
 def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
-    full_disk(store, tmp_path, full=True)
+    full_disk(store, full=True)
     big = {"url": "x" * 100_000}
     store.save_target(RankName("rg_9.0"), big)
     fill(store)
@@ -166,7 +191,7 @@ def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path)
     assert store.errors == 2
     assert "full" in (store.last_error or "")
     assert store.pending > 5
-    full_disk(store, tmp_path, full=False)
+    full_disk(store, full=False)
     assert store.flush()
     assert (store.pending, store.last_error) == (0, None)
     store.close()
@@ -175,7 +200,6 @@ def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path)
 
 def test_a_locked_database_loses_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
-    store._db.execute("PRAGMA busy_timeout = 50")
     other = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     fill(store)
@@ -214,7 +238,7 @@ def folder(path: Path) -> None:
     [
         (damaged, "file is not a database"),
         (torn, "move it away"),
-        (newer, "has schema 99, this lightkeeper writes 1"),
+        (newer, "has schema 99, this lightkeeper writes 2"),
         (folder, "is a directory"),
     ],
 )
@@ -230,14 +254,6 @@ def test_a_store_that_cannot_be_used_is_one_clear_line(spoil, words: str, tmp_pa
 def test_a_store_where_nobody_may_write_is_one_clear_line() -> None:
     with pytest.raises(StoreError, match=r"cannot write store /proc/lightkeeper/m.db"):
         Store(Path("/proc/lightkeeper/m.db"))
-
-
-def test_two_monitors_do_not_share_a_store(tmp_path: Path) -> None:
-    store = Store(tmp_path / "m.db")
-    with pytest.raises(StoreError, match="in use by another monitor"):
-        Store(tmp_path / "m.db")
-    store.close()
-    Store(tmp_path / "m.db").close()
 
 
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:

@@ -106,6 +106,12 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
             "action": "hold",
             "guard": "cool_down",
             "reason": "too soon",
+            "state": "held",
+            "author": "lightkeeper",
+            "epoch": 0,
+            "attempt": 1,
+            "ended_s": None,
+            "outcome": "",
             "release": "later",
         }
     ]

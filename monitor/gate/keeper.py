@@ -1,0 +1,220 @@
+"""Keeps the gate's sockets and open questions, so that a worker that dies is nobody's loss.
+
+Theory of operation. TorchFT asks for a quorum once; when the connection breaks before the answer
+every rank waits out its timeout and exits, whatever TORCHFT_QUORUM_RETRIES says. So the process
+that reads and writes (the worker) is not the one that holds the connections: this one holds a
+duplicate of each socket and the bytes of each quorum request under way, reads nothing from the
+network and so has little to die of. When the worker dies or falls silent, a spare one that has
+already started gets all of it. When the keeper itself dies, the worker serves on and hands
+everything to the next `lightkeeper gate` on the same address. Only both at once lose a question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from monitor.gate import bequest
+from monitor.gate.serve import Options, raise_file_limit
+
+log = logging.getLogger("lightkeeper.gate")
+
+SILENT_S: Final = 10.0
+"""A worker says every second that it is alive; one that is stopped or stuck is replaced."""
+_SHORT_S: Final = 0.5
+"""A worker that lived no longer is followed by a pause."""
+_GRACE_S: Final = 5.0
+
+
+@dataclass
+class Estate:
+    """What outlives a worker."""
+
+    listeners: list[socket.socket]
+    denied: bytes | None = None
+    clients: dict[bytes, int] = field(default_factory=dict)
+    """Key to a duplicate of the socket."""
+    asked: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
+    """Key to number to the request."""
+
+    def note(self, data: bytes, files: list[int]) -> None:
+        """What a worker said."""
+        kind, key, body = data[:1], data[1:9], data[9:]
+        if kind == bequest.CLIENT and files:
+            self._forget(key)
+            self.clients[key] = files.pop()
+        elif kind == bequest.ASKED:
+            number = int(json.loads(body)[0]).to_bytes(4, "big")
+            self.asked.setdefault(key, {})[number] = body
+        elif kind == bequest.OVER:
+            self.asked.get(key, {}).pop(body, None)
+        elif kind == bequest.LEFT:
+            self._forget(key)
+        elif kind == bequest.DENIED:
+            self.denied = data[1:]
+        for file in files:
+            os.close(file)
+
+    def _forget(self, key: bytes) -> None:
+        self.asked.pop(key, None)
+        if (file := self.clients.pop(key, None)) is not None:
+            os.close(file)
+
+    def hand_over(self, channel: socket.socket) -> None:
+        """To a worker."""
+        files = [listener.fileno() for listener in self.listeners]
+        bequest.send(channel, bequest.LISTENERS, *files)
+        if self.denied is not None:
+            bequest.send(channel, bequest.DENIED + self.denied)
+        for key, file in self.clients.items():
+            bequest.send(channel, bequest.CLIENT + key, file)
+            for body in self.asked.get(key, {}).values():
+                bequest.send(channel, bequest.ASKED + key + body)
+        bequest.send(channel, bequest.GO)
+
+
+class Worker:
+    """One worker process, waiting or at work."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = bequest.pair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "monitor.gate.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self.began_s = self.heard_s = time.monotonic()
+
+    def end(self, number: signal.Signals) -> None:
+        """Signal it, and wait; kill it when it takes too long."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            self.process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.channel.close()
+
+
+class Keeper:
+    """Holds the estate, and sees that somebody works."""
+
+    def __init__(self, options: Options, estate: Estate, *, verbose: bool) -> None:
+        self._options = options
+        self._estate = estate
+        self._verbose = verbose
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        raise_file_limit()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        wake, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno())
+        worker = self._employ(Worker())
+        spare = Worker()
+        try:
+            while not self._stopping:
+                if self._watch(worker, wake):
+                    continue
+                worker.end(signal.SIGKILL)
+                if self._stopping:
+                    break
+                if time.monotonic() - worker.began_s < _SHORT_S:
+                    time.sleep(_SHORT_S)
+                log.warning("the worker (pid %d) is gone: another takes over", worker.process.pid)
+                worker, spare = self._employ(spare), Worker()
+        finally:
+            signal.set_wakeup_fd(-1)
+            worker.end(signal.SIGTERM)
+            spare.end(signal.SIGKILL)
+
+    def _stop(self, number: int, frame: object) -> None:
+        del number, frame
+        self._stopping = True
+
+    def _employ(self, worker: Worker) -> Worker:
+        worker.channel.settimeout(_GRACE_S)
+        host, port = self._options.lighthouse
+        options = {
+            "host": host,
+            "port": port,
+            "state": None if self._options.state is None else str(self._options.state),
+            "token": self._options.token,
+            "hold_s": self._options.hold_s,
+            "verbose": self._verbose,
+        }
+        bequest.send(worker.channel, bequest.OPTIONS + json.dumps(options).encode())
+        self._estate.hand_over(worker.channel)
+        worker.began_s = worker.heard_s = time.monotonic()
+        return worker
+
+    def _watch(self, worker: Worker, wake: socket.socket) -> bool:
+        """Note what the worker says; False when it is gone, or as good as gone."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(worker.channel, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
+            while not self._stopping:
+                ready = selector.select(timeout=1.0)
+                if any(key.fileobj is worker.channel for key, _ in ready):
+                    if not self._read(worker):
+                        return False
+                elif time.monotonic() - worker.heard_s > SILENT_S:
+                    log.warning("the worker (pid %d) is silent", worker.process.pid)
+                    return False
+        return True
+
+    def _read(self, worker: Worker) -> bool:
+        try:
+            data, files = bequest.receive(worker.channel)
+        except OSError:
+            return False
+        if not data:
+            return False
+        worker.heard_s = time.monotonic()
+        self._estate.note(data, files)
+        return True
+
+
+def succeed(listener_name: bytes) -> Estate | None:
+    """Take over from a worker whose keeper died; None when there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        bequest.roomy(channel)
+        channel.settimeout(_GRACE_S)
+        try:
+            channel.connect(listener_name)
+        except OSError:
+            return None
+        if not bequest.same_user(channel):
+            return None
+        estate = Estate([])
+        with contextlib.suppress(OSError):
+            while True:
+                data, files = bequest.receive(channel)
+                if data[:1] == bequest.LISTENERS:
+                    estate.listeners = [socket.socket(fileno=file) for file in files]
+                elif data[:1] in (bequest.GO, b""):
+                    break
+                else:
+                    estate.note(data, files)
+        return estate if estate.listeners else None
+
+
+def describe(estate: Estate) -> dict[str, Any]:
+    """For the log."""
+    asked = sum(len(each) for each in estate.asked.values())
+    return {"clients": len(estate.clients), "quorum requests": asked}

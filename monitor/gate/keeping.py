@@ -1,0 +1,143 @@
+"""A worker tells its keeper which connections it has and who asks for a quorum on them.
+
+Never blocks: where the keeper does not keep up, something is not kept, and is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from monitor.gate import bequest
+from monitor.gate.bequest import Asked
+from monitor.gate.denial import denials_json
+from monitor.gate.stream import Kind, Stream
+
+if TYPE_CHECKING:
+    from monitor.gate.gate import GateCore
+    from monitor.gate.group_side import GroupSide
+
+log = logging.getLogger("lightkeeper.gate")
+
+_ALIVE_S: Final = 1.0
+
+
+class Keeping:
+    """The worker's end of the channel."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self._channel = channel
+        self._keys = itertools.count(time.monotonic_ns())
+        self.missed = 0
+        """What the keeper did not take."""
+
+    def client(self, transport: asyncio.Transport) -> int:
+        """A client has connected; its key."""
+        key = next(self._keys)
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            self._send(bequest.CLIENT + key.to_bytes(8, "big"), found.fileno())
+        return key
+
+    def left(self, key: int) -> None:
+        """It is gone, or needs no keeper."""
+        self._send(bequest.LEFT + key.to_bytes(8, "big"))
+
+    def asked(self, key: int, asked: Asked) -> None:
+        """It asks for a quorum."""
+        body = asked.to_bytes()
+        if body is not None:
+            self._send(bequest.ASKED + key.to_bytes(8, "big") + body)
+
+    def over(self, key: int, number: int) -> None:
+        """It no longer does."""
+        self._send(bequest.OVER + key.to_bytes(8, "big") + number.to_bytes(4, "big"))
+
+    def denied(self, core: GateCore) -> None:
+        """Another list is in force."""
+        body = json.dumps(denials_json(core.doorman.denials)).encode()
+        if len(body) < bequest.DATAGRAM_MAX:
+            self._send(bequest.DENIED + body)
+
+    def _send(self, data: bytes, *files: int) -> None:
+        if not bequest.send(self._channel, data, *files):
+            self.missed += 1
+
+    async def stay_alive(self, core: GateCore, listeners: list[socket.socket]) -> None:
+        """Say so now and then; when the keeper is gone, wait for the next one."""
+        loop = asyncio.get_running_loop()
+        gone = loop.create_task(self._until_gone())
+        try:
+            while not gone.done():
+                self._send(bequest.ALIVE)
+                await asyncio.wait([gone], timeout=_ALIVE_S)
+        finally:
+            gone.cancel()
+        log.warning("the keeper is gone: serving on, until the next `lightkeeper gate` takes over")
+        await self._wait_for_successor(core, listeners)
+
+    async def _until_gone(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if not await loop.sock_recv(self._channel, 4096):
+                    return
+            except OSError:
+                return
+
+    async def _wait_for_successor(self, core: GateCore, listeners: list[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waiting:
+            waiting.setblocking(False)
+            waiting.bind(bequest.successor_address(*listeners[0].getsockname()[:2]))
+            waiting.listen(1)
+            while True:
+                heir, _ = await loop.sock_accept(waiting)
+                if bequest.same_user(heir):
+                    break
+                heir.close()
+        core.flush()
+        heir.setblocking(True)
+        bequest.roomy(heir)
+        with contextlib.suppress(OSError):
+            heir.settimeout(5.0)
+            self._bequeath(heir, core, listeners)
+        os._exit(0)  # at once: from here on the sockets are another's
+
+    def _bequeath(
+        self, heir: socket.socket, core: GateCore, listeners: list[socket.socket]
+    ) -> None:
+        bequest.send(heir, bequest.LISTENERS, *(each.fileno() for each in listeners))
+        self._channel = heir
+        self.denied(core)
+        for client in list(core.clients):
+            found = client.transport.get_extra_info("socket")
+            if found is not None and not client.transport.is_closing():
+                key = client.key.to_bytes(8, "big")
+                bequest.send(heir, bequest.CLIENT + key, found.fileno())
+                for stream in client.streams.values():
+                    if stream.kind is Kind.QUORUM and not stream.answered:
+                        self.asked(client.key, told(client, stream))
+        bequest.send(heir, bequest.GO)
+
+
+def told(client: GroupSide, stream: Stream) -> Asked:
+    """A quorum request as it is kept."""
+    return Asked(
+        number=stream.number,
+        path=stream.call.path,
+        timeout_s=stream.call.timeout_s,
+        block=stream.call.block,
+        data=bytes(stream.data),
+        began_s=stream.began_s,
+        connection_window=client.room,
+        initial_window=client.initial_room,
+    )

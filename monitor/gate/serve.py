@@ -1,0 +1,157 @@
+"""Runs one gate on listening sockets that are given to it, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from monitor.clock import SteadyClock
+from monitor.gate.admin import Desk
+from monitor.gate.arrival import Arrivals
+from monitor.gate.bequest import Asked
+from monitor.gate.denial import Denial
+from monitor.gate.gate import HOLD_S, TICK_S, GateCore
+from monitor.gate.heir import inherit
+from monitor.gate.keeping import Keeping
+from monitor.gate.memory import Memory
+
+log = logging.getLogger("lightkeeper.gate")
+
+BACKLOG: Final = 4096
+"""After a restart of the gate all groups dial at once."""
+_FORGET_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a gate is told."""
+
+    lighthouse: tuple[str, int]
+    state: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    hold_s: float = HOLD_S
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        OSError: the address is in use or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        made.bind((host, port))
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a worker is given, and may have of one that died."""
+
+    listeners: list[socket.socket]
+    """For groups and, where there is one, the admin port."""
+    channel: socket.socket | None = None
+    """To the keeper."""
+    denied: tuple[Denial, ...] | None = None
+    clients: Mapping[int, socket.socket] = field(default_factory=dict)
+    asked: Mapping[int, Sequence[Asked]] = field(default_factory=dict)
+
+
+def run(options: Options, given: Inheritance) -> None:
+    """Serve until SIGTERM."""
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(options, given))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Uvloop's where it is installed: asyncio's own does the same at about twice the cost."""
+    if os.environ.get("LIGHTKEEPER_GATE_LOOP") == "asyncio":
+        return None
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(options: Options, given: Inheritance) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with serving(options, given):
+        await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
+    """A gate that serves within the block."""
+    loop = asyncio.get_running_loop()
+    core = GateCore(options.lighthouse, SteadyClock().now_s, hold_s=options.hold_s)
+    memory = Memory(options.state)
+    core.deny(memory.recall() if given.denied is None else given.denied)
+    desk = Desk(core, Arrivals(core), memory, options.token)
+    works: list[Coroutine[Any, Any, None]] = [core.lighthouse.watch(), _tick(core), _forget(core)]
+    if given.channel is not None:
+        keeping = desk.arrivals.keeping = Keeping(given.channel)
+        works.append(keeping.stay_alive(core, given.listeners))
+    for key, client in given.clients.items():
+        await inherit(core, desk.arrivals, key, client, given.asked.get(key, ()))
+    tasks = [loop.create_task(work) for work in works]
+    gate, *admin = given.listeners
+    server = await loop.create_server(desk.arrivals.protocol, sock=gate, backlog=BACKLOG)
+    runner = web.AppRunner(desk.application(), access_log=None, handle_signals=False)
+    try:
+        await runner.setup()
+        for listener in admin:
+            await web.SockSite(runner, listener, shutdown_timeout=1.0).start()
+        yield desk
+    finally:
+        server.close()
+        for client_side in list(core.clients):
+            client_side.fail(0, "the gate ends")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+
+
+async def _tick(core: GateCore) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        try:
+            core.tick()
+        except Exception:  # one call that cannot be served must not stop time for the others
+            log.exception("a tick failed")
+
+
+async def _forget(core: GateCore) -> None:
+    while True:
+        await asyncio.sleep(_FORGET_S)
+        core.forget()
+
+
+def raise_file_limit() -> None:
+    """Two connections a group: as many files as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

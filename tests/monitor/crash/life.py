@@ -1,0 +1,103 @@
+"""One life of a real monitor in a process of its own, which may end at any point of an eviction.
+
+The points are where something outside the process changes: before and after each write of the
+store, each request that is no GET, each report of a rung. They are counted from the first decision
+to evict on; at the one that the seed names the process kills itself with SIGKILL. Nothing of this
+is in the monitor: its classes are wrapped in this process alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monitor.config import KeeperConfig
+from monitor.evictors import Evictors, Patience
+from monitor.fetch import Fetcher
+from monitor.service import Options, Service
+from monitor.store.database import Database
+
+
+@dataclass
+class Fuse:
+    """Counts points; the one that is named is the last."""
+
+    at: int | None
+    note: Path
+    """Where the last point is told: its number and name."""
+    lit: bool = False
+    passed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def point(self, name: str) -> None:
+        with self._lock:
+            if not self.lit:
+                return
+            self.passed += 1
+            if self.passed == self.at:
+                self.note.write_text(f"{self.passed} {name}")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wrapped(fuse: Fuse, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        fuse.point(f"before {name}")
+        found = call(*args, **kwargs)
+        fuse.point(f"after {name}")
+        return found
+
+    return around
+
+
+def lay(fuse: Fuse) -> None:
+    """Put the fuse into the classes of this process."""
+    write, fetch = Database.write, Fetcher.fetch
+
+    def write_around(self: Database, batch: Any, fence: Any) -> Any:
+        kinds = {table for table, _ in batch}
+        decided = any(
+            table == "decisions" and dict(key).get("action") == "evict" for table, key in batch
+        )
+        fuse.lit = fuse.lit or decided
+        return wrapped(fuse, write, f"write of {', '.join(sorted(kinds))}")(self, batch, fence)
+
+    async def fetch_around(self: Fetcher, question: Any) -> Any:
+        if question.method == "GET":
+            return await fetch(self, question)
+        fuse.point(f"before {question.method}")
+        answer = await fetch(self, question)
+        fuse.point(f"after {question.method}")
+        return answer
+
+    Database.write = write_around  # type: ignore[method-assign]
+    Fetcher.fetch = fetch_around  # type: ignore[method-assign]
+    for name in ("submit", "_update"):
+        setattr(Evictors, name, wrapped(fuse, getattr(Evictors, name), f"Evictors.{name}"))
+
+
+def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str) -> None:
+    """Until SIGTERM, or the fuse."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    fuse = Fuse(fuse_at, Path(note))
+    lay(fuse)
+    config = KeeperConfig(
+        tick_s=0.1, stall_floor_s=0.3, warm_up_commits=0, warm_up_budget_s=0.0, evidence_count=0,
+        cool_down_s=0.0, budget_per_hour=1, restart_quiet_s=0.5, clear_s=0.5, eviction_ack_s=1.0,
+        eviction_deadline_s=8.0,
+    )  # fmt: skip
+    patience = Patience(kill_s=0.4, grace_s=0.1, confirm_s=4.0, look_s=0.5, pause_s=0.05)
+    options = Options(
+        config=config, bind=bind, store=store, lighthouse=lighthouse, token="secret",
+        patience=patience,
+    )  # fmt: skip
+    with Service(options) as service:
+        service.run(stop)
+    Path(note).write_text(f"{fuse.passed} the end")

@@ -1,0 +1,68 @@
+"""A monitor that dies at any point of an eviction loses none, does none twice, and leaves order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.deep import DEEP
+from tests.monitor.crash.story import Outcome, play
+from tests.monitor.store.postgres import Cluster, cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+SEEDS = int(os.environ.get("LIGHTKEEPER_CRASHES", "0")) or (12 if DEEP == 1 else 50)
+AT_ONCE = 4
+"""Stories wait more than they work."""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Cluster]:
+    yield from cluster()
+
+
+def check(outcome: Outcome) -> None:
+    where = f"seed {outcome.seed}, died at {outcome.died_at}"
+    assert outcome.found_alive == {"rg_1-one": 1}, where
+    assert [str(row.state) for row in outcome.evicts] == ["confirmed"], (where, outcome.evicts)
+    keys = {(row.incident_id, row.at_s) for row in outcome.evicts}
+    assert {(one.incident_id, one.of_s) for one in outcome.remembered.evictions} <= keys, where
+    assert not any(one.interrupted for one in outcome.remembered.evictions), where
+    assert not any(one.open for one in outcome.remembered.incidents), where
+    assert not any(row.open for row in outcome.remembered.decisions), where
+
+
+def stories(stores: dict[int, str], folder: Path) -> list[Outcome]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        told = list(pool.map(lambda seed: play(seed, stores[seed], folder), stores))
+    for one in told:
+        attempts = [row.attempt for row in one.evicts]
+        print(f"{one.seed:3} {one.seconds:5.1f} s, attempts {attempts}, died at: {one.died_at}")
+    return told
+
+
+def test_a_run_without_a_crash_passes_many_points(
+    tmp_path: Path,
+) -> None:
+    (told,) = stories({0: str(tmp_path / "m.db")}, tmp_path)
+    check(told)
+    passed = int(told.died_at[0].split()[0])
+    assert passed >= 30
+
+
+def test_at_any_point_on_sqlite(tmp_path: Path) -> None:
+    told = stories({n: str(tmp_path / f"m{n}.db") for n in range(1, SEEDS + 1)}, tmp_path)
+    for one in told:
+        check(one)
+    crashed = sum("the end" not in one.died_at[0] for one in told)
+    assert crashed > SEEDS / 2
+
+
+def test_at_any_point_on_postgresql(tmp_path: Path, postgres: Cluster) -> None:
+    seeds = range(1001, 1001 + max(4, SEEDS // 3))
+    for one in stories({n: postgres.new_database() for n in seeds}, tmp_path):
+        check(one)

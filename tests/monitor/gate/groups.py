@@ -1,0 +1,254 @@
+"""TorchFT's own Rust managers and Lighthouse, without torch: groups that ask and commit."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.waiting import wait_for
+
+
+def torchft() -> Any:
+    """TorchFT's compiled part alone: importing the package costs torch's six seconds."""
+    for folder in map(Path, sys.path):
+        for found in folder.glob("torchft/_torchft*.so"):
+            loader = importlib.machinery.ExtensionFileLoader("torchft._torchft", str(found))
+            spec = importlib.util.spec_from_loader("torchft._torchft", loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+            return module
+    raise ImportError("torchft is not installed")
+
+
+class Lighthouse:
+    """The real one, as a process that can be killed and started again."""
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        min_replicas: int = 1,
+        heartbeat_timeout_ms: int = 1000,
+        join_timeout_ms: int = 10_000,
+    ) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._options = {
+            "bind": f"127.0.0.1:{port}",
+            "min_replicas": min_replicas,
+            "heartbeat_timeout_ms": heartbeat_timeout_ms,
+            "join_timeout_ms": join_timeout_ms,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        program = Path(sys.executable).with_name("torchft_lighthouse")
+        words = [
+            word for name, value in self._options.items() for word in (f"--{name}", str(value))
+        ]
+        self._process = subprocess.Popen(
+            [program, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "RUST_LOG": "error"},
+        )
+        wait_for(self._answers, within_s=20, what="the Lighthouse answers")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.url}/status", timeout=1).ok
+        return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass
+class Group:
+    """One replica group of one rank: a real manager, and a thread that trains on nothing."""
+
+    name: str
+    lighthouse: str
+    step_s: float = 0.02
+    quorum_timeout_s: float = 30.0
+    hostname: str = "127.0.0.1"
+    retries: int = 0
+    heartbeat_ms: int = 100
+    commits: int = 0
+    committed_s: list[float] = field(default_factory=list)
+    quorum_ids: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)
+    error: str | None = None
+    asking: bool = False
+    pause: threading.Event = field(default_factory=threading.Event)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> Group:
+        self._module = torchft()
+        seconds = timedelta(seconds=self.quorum_timeout_s)
+        self.server = self._module.ManagerServer(
+            replica_id=self.name,
+            lighthouse_addr=self.lighthouse,
+            hostname=self.hostname,
+            bind="127.0.0.1:0",
+            store_addr="127.0.0.1:1",
+            world_size=1,
+            heartbeat_interval=timedelta(milliseconds=self.heartbeat_ms),
+            connect_timeout=timedelta(seconds=10),
+            quorum_retries=self.retries,
+        )
+        port = self.server.address().rpartition(":")[2]
+        self._client = self._module.ManagerClient(f"http://127.0.0.1:{port}", seconds)
+        self._seconds = seconds
+        self._thread = threading.Thread(target=self._train, daemon=True, name=self.name)
+        self._thread.start()
+        return self
+
+    def _train(self) -> None:
+        while not self._stop.is_set():
+            if self.pause.is_set():
+                time.sleep(0.02)
+                continue
+            try:
+                self.asking = True
+                result = self._client._quorum(
+                    group_rank=0,
+                    step=self.commits,
+                    checkpoint_metadata="",
+                    shrink_only=False,
+                    timeout=self._seconds,
+                    commit_failures=0,
+                    init_sync=False,
+                )
+                self.asking = False
+                time.sleep(self.step_s)
+                self._client.should_commit(0, self.commits, True, self._seconds)
+            except Exception as exc:
+                self.error = f"{type(exc).__name__}: {exc}"
+                return
+            self.quorum_ids.append(result.quorum_id)
+            self.members.append(result.replica_world_size)
+            self.commits += 1
+            self.committed_s.append(time.monotonic())
+
+    def commits_more(self, count: int, within_s: float = 20) -> float:
+        """Wait for that many commits more; seconds it took."""
+        began, until = time.monotonic(), self.commits + count
+
+        def there() -> bool:
+            assert self.error is None, f"{self.name}: {self.error}"
+            return self.commits >= until
+
+        wait_for(there, within_s=within_s, what=f"{self.name} commits {count} times more")
+        return time.monotonic() - began
+
+    def longest_gap_s(self) -> float:
+        pairs = zip(self.committed_s, self.committed_s[1:], strict=False)
+        return max(after - before for before, after in pairs)
+
+    def stop(self) -> None:
+        """End its manager too: it would go on beating."""
+        self._stop.set()
+        self.server.shutdown()
+
+
+class Gate:
+    """`lightkeeper gate` as a process that can be killed and started again."""
+
+    def __init__(
+        self, lighthouse: str, port: int, admin: int, *words: str, token: str | None = "secret"
+    ) -> None:
+        self._token = {} if token is None else {"LIGHTKEEPER_TOKEN": token}
+        self.url = f"http://127.0.0.1:{port}"
+        self.admin = f"http://127.0.0.1:{admin}"
+        self._words = [
+            "--lighthouse", lighthouse, "--bind", f"127.0.0.1:{port}",
+            "--admin", f"127.0.0.1:{admin}", *words,
+        ]  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        root = Path(__file__).parents[3]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "monitor.cli", "gate", *self._words],
+            env={**kept, "PYTHONPATH": str(root), **self._token},
+        )
+        wait_for(self._answers, within_s=20, what="the gate answers")
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.admin}/healthz", timeout=1).ok
+        return False
+
+    def view(self) -> Any:
+        return requests.get(f"{self.admin}/v1/gate", timeout=5).json()
+
+    def deny(self, *denials: dict[str, Any]) -> None:
+        answer = requests.put(
+            f"{self.admin}/v1/gate/denied",
+            json={"denied": list(denials)},
+            headers={"Authorization": "Bearer secret"},
+            timeout=5,
+        )
+        assert answer.status_code == 200, answer.text
+
+    def children(self) -> list[int]:
+        """The worker, and the spare one."""
+        pid = self.process.pid
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def kill_worker(self) -> None:
+        """SIGKILL to the process that does the work."""
+        before = self.children()
+        os.kill(before[0], signal.SIGKILL)
+        wait_for(lambda: before[0] not in self.children(), within_s=10, what="it is buried")
+
+    def kill(self) -> None:
+        """SIGKILL to the process that was started; its worker serves on."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@contextlib.contextmanager
+def running(*parts: Any) -> Iterator[None]:
+    """Ends them however the block ends."""
+    try:
+        yield
+    finally:
+        for part in parts:
+            (part.kill if isinstance(part, Lighthouse) else part.stop)()
+
+
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

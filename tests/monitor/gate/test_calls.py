@@ -1,0 +1,318 @@
+"""Calls through the gate: passed, refused, held, sent again. h2 on both ends, a virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from monitor.gate.denial import Denial, Scope
+from monitor.names import IncidentId, ReplicaId
+from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
+
+REPLICA = Denial(Scope.REPLICA, "rg_1:a", "hang of rg_1.0 on host-1", None, IncidentId("i-7"))
+HOST = Denial(Scope.HOST, "Node-7.", "bad memory")
+GROUP = Denial(
+    Scope.GROUP,
+    "rg_1",
+    "slow",
+    admitted=frozenset({ReplicaId("rg_1:good")}),
+    refused=frozenset({ReplicaId("rg_1:bad")}),
+)
+
+
+def test_a_heartbeat_and_a_quorum_request_arrive_byte_for_byte() -> None:
+    with bench() as gate:
+        client = gate.client()
+        beat, ask = client.beat("rg_0:x"), client.ask("rg_0:x")
+        [carried] = gate.carried
+        assert [call[1:] for call in carried.calls()] == [
+            ("/torchft.LighthouseService/Heartbeat", heartbeat("rg_0:x")),
+            ("/torchft.LighthouseService/Quorum", quorum("rg_0:x")),
+        ]
+        carried.answer_all()
+        assert client.status(beat) == client.status(ask) == ("0", "")
+
+
+def test_unknown_calls_and_unknown_fields_pass_untouched() -> None:
+    odd = quorum("rg_0:x", more=field(99, b"new") + field(100, 7))
+    with bench() as gate:
+        client = gate.client()
+        client.call("/torchft.LighthouseService/Quorum", odd)
+        client.call("/torchft.LighthouseService/GetConfig", b"\1whatever")
+        [carried] = gate.carried
+        assert [body for _, _, body in carried.calls()] == [odd, b"\1whatever"]
+        assert gate.core.ledger.entries[ReplicaId("rg_0:x")].asking is not None
+
+
+def test_the_view_shows_what_a_quorum_request_says() -> None:
+    with bench() as gate:
+        gate.client().ask("rg_0:x", step=12)
+        gate.sleep(1.5)
+        [seen] = gate.core.view().replicas
+        assert (seen.step, seen.commit_failures, seen.world_size) == (12, 1, 2)
+        assert (seen.address, seen.store_address) == ("http://node-1:41533", "node-1:29500")
+        assert seen.asking_for_s == pytest.approx(1.5)
+        assert seen.heartbeat_age_s is None
+
+
+def test_a_denied_replica_is_refused_and_told_why_and_the_others_are_not() -> None:
+    why = "lightkeeper: rg_1:a is refused: hang of rg_1.0 on host-1 (incident i-7)"
+    with bench() as gate:
+        gate.core.deny([REPLICA])
+        bad, good = gate.client(), gate.client()
+        beat, ask, other = bad.beat("rg_1:a"), bad.ask("rg_1:a"), good.ask("rg_1:b")
+        assert bad.status(ask) == ("7", why)
+        assert bad.status(beat) is None, "late: its manager dials again at once after a failure"
+        gate.sleep(1.1)
+        assert bad.status(beat) == ("7", why)
+        assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:b")]
+        assert good.status(other) is None
+        assert gate.core.ledger.counts.refused[Scope.REPLICA] == 2
+
+
+def test_a_denied_host_is_known_from_the_quorum_request_on() -> None:
+    with bench() as gate:
+        gate.core.deny([HOST])
+        client = gate.client()
+        client.beat("rg_1:a")
+        assert len(gate.carried[0].calls()) == 1, "nobody knows yet where it lives"
+        assert client.status(client.ask("rg_1:a", host="NODE-7")) == (
+            "7",
+            "lightkeeper: host node-7 is quarantined: bad memory",
+        )
+        beat = client.beat("rg_1:a")
+        gate.sleep(1.1)
+        assert client.status(beat) is not None
+
+
+def test_an_admitted_incarnation_passes_and_a_refused_one_does_not() -> None:
+    with bench() as gate:
+        gate.core.deny([GROUP])
+        client = gate.client()
+        good, bad = client.ask("rg_1:good"), client.ask("rg_1:bad")
+        assert client.status(bad) == ("7", "lightkeeper: rg_1 is quarantined: slow")
+        assert client.status(good) is None
+        assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:good")]
+
+
+def test_an_unknown_incarnation_waits_until_it_is_admitted() -> None:
+    with bench() as gate:
+        gate.core.deny([GROUP])
+        client = gate.client()
+        ask, beat = client.ask("rg_1:new"), client.beat("rg_1:new")
+        gate.sleep(3)
+        assert not gate.carried
+        assert client.status(beat) == (
+            "7",
+            "lightkeeper: rg_1 is quarantined and rg_1:new not yet admitted: slow",
+        )
+        gate.do(
+            gate.core.deny,
+            [Denial(Scope.GROUP, "rg_1", "slow", admitted=frozenset({ReplicaId("rg_1:new")}))],
+        )
+        gate.turn()
+        assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:new")]
+        gate.carried[0].answer_all()
+        assert client.status(ask) == ("0", "")
+
+
+def test_an_unknown_incarnation_that_is_then_refused_is_told_at_once() -> None:
+    with bench() as gate:
+        gate.core.deny([GROUP])
+        client = gate.client()
+        ask = client.ask("rg_1:new")
+        gate.do(
+            gate.core.deny,
+            [Denial(Scope.GROUP, "rg_1", "slow", refused=frozenset({ReplicaId("rg_1:new")}))],
+        )
+        assert client.status(ask) == ("7", "lightkeeper: rg_1 is quarantined: slow")
+
+
+def test_nobody_says_whether_a_held_one_may_pass_so_it_passes_with_its_heartbeats() -> None:
+    with bench() as gate:
+        gate.core.deny([GROUP])
+        client = gate.client()
+        client.ask("rg_1:new")
+        gate.sleep(9.5)
+        assert not gate.carried
+        gate.sleep(0.7)
+        assert [body for _, _, body in gate.carried[0].calls()] == [quorum("rg_1:new")]
+        client.beat("rg_1:new")
+        assert len(gate.carried[0].calls()) == 2
+        assert gate.core.ledger.counts.waved == 1
+
+
+def test_a_quorum_request_under_way_is_refused_when_its_replica_is_denied() -> None:
+    with bench() as gate:
+        client = gate.client()
+        ask = client.ask("rg_1:a")
+        gate.do(gate.core.deny, [REPLICA])
+        assert client.status(ask) is not None
+        [carried] = gate.carried
+        assert any(type(event).__name__ == "StreamReset" for event in carried.pull())
+
+
+def test_a_denial_ends_with_its_time() -> None:
+    with bench() as gate:
+        gate.core.deny([Denial(Scope.REPLICA, "rg_1:a", "x", until_s=gate.unix_s + 5)])
+        client = gate.client()
+        assert client.status(client.ask("rg_1:a")) is not None
+        gate.sleep(5.2)
+        ask = client.ask("rg_1:a")
+        assert client.status(ask) is None
+        assert gate.core.view().denied == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(b"\1\0\0\0\2\x0a\x00", id="compressed"),
+        pytest.param(grpc(b"\xff\xff\xff"), id="no-protobuf"),
+        pytest.param(grpc(field(1, b"\xff\xfe")), id="no-text"),
+        pytest.param(grpc(field(2, 7)), id="no-replica-id"),
+        pytest.param(grpc(field(1, 7)), id="another-type"),
+        pytest.param(grpc(b""), id="empty"),
+        pytest.param(b"\0\0", id="cut-short"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(heartbeat("rg_1:a") * 2, id="two-messages"),
+        pytest.param(grpc(b"x" * 3_000_000), id="three-megabytes"),
+    ],
+)
+@pytest.mark.parametrize("method", ["Heartbeat", "Quorum"])
+def test_what_cannot_be_read_passes_even_where_everybody_is_denied(
+    method: str, message: bytes
+) -> None:
+    with bench() as gate:
+        gate.core.deny([REPLICA, HOST, GROUP])
+        client = gate.client()
+        number = client.h2.get_next_available_stream_id()
+        path = f"/torchft.LighthouseService/{method}"
+        client.call(path, message[:1], end=False)
+        sent = 1
+        while sent < len(message) or sent == 1:
+            client.pull()
+            for carried in gate.carried:
+                carried.calls()
+                for event in carried.events:
+                    if type(event).__name__ == "DataReceived" and not hasattr(event, "done"):
+                        event.done = True
+                        carried.h2.acknowledge_received_data(
+                            event.flow_controlled_length, event.stream_id
+                        )
+                carried.pull()
+            size = min(16_384, client.h2.local_flow_control_window(number), len(message) - sent)
+            client.h2.send_data(number, message[sent : sent + size])
+            sent += size
+            client.push()
+            if len(message) <= 1:
+                break
+        client.h2.end_stream(number)
+        client.push()
+        [carried] = gate.carried
+        assert [body for _, _, body in carried.calls()] == [message]
+        assert gate.core.ledger.counts.unread == 1
+
+
+def test_a_lighthouse_that_comes_back_is_asked_the_very_same_again() -> None:
+    with bench() as gate:
+        clients = [gate.client() for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.beat(f"rg_{number}:x")
+        for carried in gate.carried:
+            carried.answer_all()
+        asks = [client.ask(f"rg_{number}:x") for number, client in enumerate(clients)]
+        gate.away()
+        beats = [client.beat(f"rg_{number}:x") for number, client in enumerate(clients)]
+        gate.sleep(1)
+        gate.returns()
+        back = gate.carried[3:]
+        assert [[path[-9:] for _, path, _ in c.calls()] for c in back] == [["Heartbeat"]] * 3, (
+            "heartbeats first: else the first to ask would be a quorum of one"
+        )
+        for carried in back:
+            carried.answer_all()
+        asked = {body for c in back for _, path, body in c.calls() if path.endswith("Quorum")}
+        assert asked == {quorum(f"rg_{number}:x") for number in range(3)}
+        for carried in back:
+            carried.answer_all()
+        assert [c.status(n) for c, n in zip(clients, asks, strict=True)] == [("0", "")] * 3
+        assert [c.status(n) for c, n in zip(clients, beats, strict=True)] == [("0", "")] * 3
+        assert gate.core.ledger.counts.resent == 3
+
+
+def test_a_group_that_died_meanwhile_is_waited_for_two_seconds() -> None:
+    with bench() as gate:
+        alive, dead = gate.client(), gate.client()
+        alive.beat("rg_0:x")
+        dead.beat("rg_1:x")
+        for carried in gate.carried:
+            carried.answer_all()
+        alive.ask("rg_0:x")
+        gate.away()
+        dead.leave()
+        alive.beat("rg_0:x")
+        gate.returns()
+        [back] = gate.carried[2:]
+        back.answer_all()
+        assert len(back.calls()) == 1
+        gate.sleep(2.1)
+        assert len(back.calls()) == 2
+
+
+def test_a_heartbeat_waits_two_seconds_for_the_lighthouse_and_is_then_told() -> None:
+    with bench() as gate:
+        gate.away()
+        client = gate.client()
+        beat, ask = client.beat("rg_0:x"), client.ask("rg_0:x", timeout="5S")
+        gate.sleep(1.8)
+        assert client.status(beat) is None
+        gate.sleep(0.4)
+        assert client.status(beat) == ("14", "lightkeeper: the Lighthouse at lh:1 is away")
+        gate.sleep(2.5)
+        assert client.status(ask) is None
+        gate.sleep(0.5)
+        assert client.status(ask) is not None
+        assert client.status(ask)[0] == "4"
+
+
+def test_an_answer_that_has_begun_is_never_asked_for_again() -> None:
+    with bench() as gate:
+        client = gate.client()
+        ask = client.ask("rg_0:x")
+        [carried] = gate.carried
+        [(number, _, _)] = carried.calls()
+        carried.h2.send_headers(number, [(":status", "200")])
+        carried.pull()
+        gate.away()
+        gate.returns()
+        assert client.reset(ask)
+        assert len(gate.carried) == 1
+
+
+def test_other_calls_are_not_sent_twice() -> None:
+    with bench() as gate:
+        client = gate.client()
+        number = client.call("/torchft.LighthouseService/Something", b"once")
+        gate.away()
+        gate.returns()
+        assert client.status(number) == ("14", "lightkeeper: the Lighthouse went away")
+        assert len(gate.carried) == 1
+
+
+def test_a_client_that_leaves_takes_its_calls_with_it() -> None:
+    with bench() as gate:
+        client = gate.client()
+        client.ask("rg_0:x")
+        client.leave()
+        [carried] = gate.carried
+        assert carried.wire.closed
+        assert gate.core.view().replicas[0].asking_for_s is None
+
+
+def test_a_call_that_a_client_cancels_is_cancelled_at_the_lighthouse() -> None:
+    with bench() as gate:
+        client = gate.client()
+        ask = client.ask("rg_0:x")
+        client.h2.reset_stream(ask)
+        client.push()
+        [carried] = gate.carried
+        assert any(type(event).__name__ == "StreamReset" for event in carried.pull())

@@ -1,0 +1,301 @@
+"""The lease: who may act when, on a clock that is moved by hand, whatever the processes do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.lease.grip import Grip, LeaseRow, Watch
+from monitor.lease.holder import gone, me, renamed, shown
+from monitor.lease.lease import Lease
+from monitor.store import Fence, StoreError
+from tests.deep import DEEP
+
+EMPTY = LeaseRow(0, 0, 0, None, None, None, 0.0)
+
+
+@dataclass
+class Row:
+    """The row in a database; each call takes as long as it is told, before and after it counts."""
+
+    row: LeaseRow = EMPTY
+    away: bool = False
+    before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
+
+    def read(self) -> LeaseRow:
+        return self._do(lambda: self.row)
+
+    def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
+        def change() -> bool:
+            if (self.row.epoch, self.row.beat) != (seen.epoch, seen.beat):
+                return False
+            self.row = LeaseRow(
+                seen.epoch + 1, seen.beat + 1, self.row.writes, holder, url, since_s, ttl_s
+            )
+            return True
+
+        return self._do(change)
+
+    def renew(self, fence: Fence) -> bool:
+        return self._do(lambda: self._beat(fence, fence.holder))
+
+    def give_back(self, fence: Fence) -> bool:
+        return self._do(lambda: self._beat(fence, None))
+
+    def _beat(self, fence: Fence, holder: str | None) -> bool:
+        if (self.row.holder, self.row.epoch) != (fence.holder, fence.epoch):
+            return False
+        self.row = replace(self.row, beat=self.row.beat + 1, holder=holder)
+        return True
+
+    def _do(self, act):
+        self.before()
+        if self.away:
+            raise StoreError("connection refused")
+        found = act()
+        self.after()
+        return found
+
+
+@dataclass
+class World:
+    """One database and monitors that share nothing else."""
+
+    now_s: float = 1000.0
+    table: Row = field(default_factory=Row)
+
+    def monitor(self, name: str) -> Lease:
+        return Lease(self.table, name, f"http://{name}", clock=lambda: self.now_s)
+
+    def run(self, *monitors: Lease, seconds: float) -> None:
+        """A turn of each every second."""
+        for _ in range(int(seconds)):
+            self.now_s += 1.0
+            for one in monitors:
+                one.turn()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def may(*monitors: Lease) -> list[bool]:
+    return [one.why_not() is None for one in monitors]
+
+
+def test_the_first_has_it_and_the_second_knows_who(world: World) -> None:
+    a, b = world.monitor("a"), world.monitor("b")
+    a.turn()
+    b.turn()
+    world.run(a, b, seconds=60)
+    assert may(a, b) == [True, False]
+    assert (a.standing().role, b.standing().role) == ("active", "standby")
+    assert (b.standing().url, b.standing().epoch) == ("http://a", 1)
+    assert b.standing().sentence() == "this monitor stands by: a (pid ?) is active, at http://a"
+
+
+def test_who_gives_it_back_is_followed_at_once(world: World) -> None:
+    a, b = world.monitor("a"), world.monitor("b")
+    a.turn()
+    b.turn()
+    a.close()
+    assert may(a, b) == [False, False]
+    world.run(b, seconds=1)
+    assert may(a, b) == [False, True]
+    assert b.standing().epoch == 2
+
+
+def test_a_silent_holder_stops_acting_before_another_one_begins(world: World) -> None:
+    a, b = world.monitor("a"), world.monitor("b")
+    a.turn()
+    b.turn()
+    stopped = world.now_s
+    acting = []
+    while not may(b)[0]:
+        world.now_s += 0.1
+        b.turn()
+        acting.append((world.now_s - stopped, *may(a, b)))
+    assert all(not (one and other) for _, one, other in acting)
+    assert max(at for at, one, _ in acting if one) == pytest.approx(4.0, abs=0.11)
+    assert acting[-1][0] == pytest.approx(5.0, abs=0.11)
+
+
+def test_a_woken_holder_does_not_act_and_learns_that_it_lost(world: World) -> None:
+    a, b = world.monitor("a"), world.monitor("b")
+    a.turn()
+    fence = a.fence()
+    world.run(b, seconds=8)
+    assert may(a, b) == [False, True]
+    assert a.fence() == fence  # it does not know yet, and a write under it is refused
+    a.turn()
+    assert a.fence() is None
+    world.run(a, b, seconds=20)
+    assert may(a, b) == [False, True]
+
+
+def test_a_database_that_is_away_stops_all_and_back_again_the_holder_goes_on(world: World) -> None:
+    a, b = world.monitor("a"), world.monitor("b")
+    world.run(a, b, seconds=3)
+    world.table.away = True
+    world.run(a, b, seconds=60)
+    assert may(a, b) == [False, False]
+    assert a.why_not() == "the lease could not be renewed for 60 s: connection refused"
+    assert a.lapse() == a.why_not()
+    assert b.lapse() is None
+    world.table.away = False
+    world.run(a, b, seconds=1)
+    assert may(a, b) == [True, False]
+    assert a.standing().epoch == 1
+
+
+def test_a_taking_whose_answer_was_lost_is_found_again(world: World) -> None:
+    a = world.monitor("a")
+
+    def lose() -> None:
+        if world.table.row.holder is not None:
+            raise StoreError("the connection broke")
+
+    world.table.after = lose
+    a.turn()
+    assert (world.table.row.holder, may(a)) == ("a", [False])
+    world.table.after = lambda: None
+    a.turn()
+    assert may(a) == [True]
+
+
+def test_after_a_failover_to_a_copy_that_lags_behind_the_loser_stays_a_loser(world: World) -> None:
+    a, b = world.monitor("a one"), world.monitor("b one")
+    a.turn()
+    b.turn()
+    lagging = world.table.row
+    world.run(b, seconds=8)
+    a.turn()
+    world.table.row = lagging  # the copy does not know of the handover
+    a.turn()
+    assert may(a, b) == [False, True]
+    world.run(a, b, seconds=3)
+    assert may(a)[0] is False
+
+
+def test_of_two_opinions_about_how_long_it_lasts_the_longer_counts() -> None:
+    watch = Watch(replace(EMPTY, holder="a", ttl_s=30.0), 0.0)
+    assert not watch.lapsed(29.0, 5.0)
+    assert watch.lapsed(30.0, 5.0)
+    assert not watch.lapsed(35.0, 60.0)
+
+
+def test_a_row_that_changed_is_watched_anew_and_another_write_is_no_change() -> None:
+    row = replace(EMPTY, holder="a", beat=7, ttl_s=5.0)
+    watch = Watch(row, 0.0)
+    assert watch.next(replace(row, writes=9), 3.0).since_s == 0.0
+    assert watch.next(replace(row, beat=8), 3.0).since_s == 3.0
+    assert watch.next(replace(row, holder=None), 3.0).since_s == 3.0
+
+
+def test_a_grip_lasts_from_before_it_was_asked_for() -> None:
+    assert Grip(1, 100.0, 4.0).left_s(103.0) == pytest.approx(1.0)
+    assert Grip(1, 100.0, 4.0).left_s(104.0) <= 0
+
+
+# -- property: whatever the processes and the database do ------------------------------------------
+
+_pauses = st.sampled_from([0.0, 0.1, 0.9, 2.0, 4.2, 6.0, 30.0])
+_steps = st.lists(
+    st.tuples(st.integers(0, 2), _pauses, _pauses, _pauses, st.booleans()),
+    min_size=5, max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=60 * DEEP, deadline=None)
+@given(_steps)
+def test_never_two_may_act_at_one_moment(steps) -> None:
+    """Each step one of three monitors takes a turn; it is stopped before and after the moment at
+    which its statement counts, and meanwhile the others take turns.
+    """
+    world = World()
+    monitors = [world.monitor(name) for name in "abc"]
+    busy: set[int] = set()
+    acted: set[int] = set()
+
+    def check() -> None:
+        acting = [n for n, one in enumerate(monitors) if one.why_not() is None]
+        assert len(acting) <= 1, (world.now_s, acting)
+        acted.update(acting)
+
+    def passing(seconds: float) -> None:
+        """Time goes on for all; those that are not stopped take a turn each second."""
+        end_s = world.now_s + seconds
+        while world.now_s < end_s:
+            world.now_s = min(end_s, world.now_s + 0.5)
+            check()
+            for n in range(len(monitors)):
+                if n not in busy:
+                    turn(n, 0.0, 0.0)
+
+    def turn(n: int, before: float, after: float) -> None:
+        held = world.table.before, world.table.after
+        busy.add(n)
+        world.table.before, world.table.after = lambda: passing(before), lambda: passing(after)
+        try:
+            monitors[n].turn()
+        finally:
+            busy.discard(n)
+            world.table.before, world.table.after = held
+        check()
+
+    for n, before, after, idle, away in steps:
+        world.table.away = away
+        turn(n, before, after)
+        busy.add(n)  # and may be stopped after that too
+        passing(idle)
+        busy.discard(n)
+    world.table.away = False
+    for _ in range(14):
+        world.now_s += 1.0
+        for n in range(len(monitors)):
+            turn(n, 0.0, 0.0)
+    check()
+    assert len([one for one in monitors if one.why_not() is None]) == 1
+
+
+# -- who a process is ------------------------------------------------------------------------------
+
+
+def test_a_living_process_is_not_gone_and_one_that_ended_is() -> None:
+    name = me()
+    assert not gone(name)
+    assert me() != name
+    words = name.split(" ")
+    words[1] = "4194305"  # above any PID
+    assert gone(" ".join(words))
+    words = name.split(" ")
+    words[2] = "1"  # the same number, started at another time
+    assert gone(" ".join(words))
+
+
+@pytest.mark.parametrize(
+    ("word", "other"), [(0, "elsewhere"), (3, "another-boot"), (4, "4026539999"), (4, "?")]
+)
+def test_what_cannot_be_known_is_not_gone(word: int, other: str) -> None:
+    words = me().split(" ")
+    words[1], words[word] = "4194305", other
+    assert not gone(" ".join(words))
+
+
+@pytest.mark.parametrize("name", ["", "a", "a b c", "a b c d e f g"])
+def test_a_name_that_is_none_is_not_gone(name: str) -> None:
+    assert not gone(name)
+
+
+def test_a_renamed_process_is_the_same_process() -> None:
+    name = me()
+    other = renamed(name)
+    assert other != name
+    assert other.split(" ")[:-1] == name.split(" ")[:-1]
+    assert shown(other) == shown(name)

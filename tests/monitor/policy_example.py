@@ -1,0 +1,107 @@
+"""Writes docs/policy.example.toml anew: `python -m tests.monitor.policy_example`.
+
+Every option with its default, and what `monitor/config.py` says of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import textwrap
+from pathlib import Path
+
+from monitor import config
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind, Severity
+from monitor.policy.options import GUARDS, THRESHOLDS, needs_restart
+from monitor.policy.rules import DEFAULT
+
+PATH = Path(__file__).parents[2] / "docs" / "policy.example.toml"
+WIDTH = 98
+KINDS = {
+    Kind.DEAD: "a process is gone while its group or its heartbeat lives on",
+    Kind.NOT_ENTERED: "a rank hangs: others wait in a collective that it has not entered",
+    Kind.MISMATCH: "ranks of a group call different collectives: a fault of the program",
+    Kind.DEADLOCK: "all wait inside of collectives: a fault of the program, of a link or a GPU",
+    Kind.STRAGGLER: "a rank slows the whole job; goes once it has cost more than an eviction does",
+    Kind.REPLICA_LAG: "a group heals in a loop, fails commits, flaps, or takes no part",
+    Kind.STATE_CORRUPT: "NaN or Inf, unequal replicas, a loss that jumps",
+    Kind.LIGHTHOUSE_AWAY: "accuses no group: page or observe only",
+}
+HEAD = """\
+# A policy for `lightkeeper monitor --policy FILE`, with every option and its default.
+#
+#   lightkeeper policy check FILE      all that is wrong with it, one line each
+#   lightkeeper policy show            what holds, and who said it
+#   lightkeeper policy reload          read it again (or kill -HUP); a bad file changes nothing
+#
+# Leave out what you do not change. The command line stands above this file. More: docs/policy.md
+
+[policy]
+# act: evict. observe: change nothing, and record in full what would have been done (--observe).
+mode = "act"
+
+# What may be done about which fault:
+#   observe               record what would have been done
+#   page                  tell a person (--notify-...), never evict
+#   evict                 put the group out; its hosts stay open
+#   evict_and_quarantine  and refuse the hosts that the evidence blames to launchers: of a death
+#                         only when it was not the first there, of corrupt state only a single one
+# One action for all severities, or one for each:
+#   straggler = { info = "observe", warning = "page", critical = "evict" }
+[actions]
+"""
+TAIL = """\
+# Times, in UTC, in which nobody is evicted but by hand: two times of the day, on some days of the
+# week (all, when none are named; the day on which it begins), or two dates. As many as you like.
+#
+# [[maintenance]]
+# name = "storage upgrades"
+# days = ["tue", "thu"]
+# from = "22:00"
+# to = "02:00"
+#
+# [[maintenance]]
+# name = "power test"
+# from = 2026-12-24T08:00:00Z
+# to = 2026-12-24T12:00:00Z
+"""
+
+
+def example() -> str:
+    """The whole file."""
+    actions = (
+        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in Kind
+    )
+    guards = "\n".join(map(option, GUARDS))
+    thresholds = "\n".join(map(option, THRESHOLDS))
+    return (
+        f"{HEAD}{chr(10).join(actions)}\n\n# When an eviction is held back.\n[guards]\n{guards}\n"
+        "# When a fault is one, and whatever else `--set NAME=VALUE` sets.\n"
+        f"[thresholds]\n{thresholds}\n{TAIL}"
+    )
+
+
+def option(name: str) -> str:
+    low, high = config._RANGES[name]
+    restart = ", needs a restart" if needs_restart(name) else ""
+    said = f"{SAID[name]} [{low:.12g} to {high:.12g}{restart}]"
+    lines = textwrap.wrap(said, WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return "\n".join((*lines, f"{name} = {getattr(KeeperConfig(), name)!r}", ""))
+
+
+def docstrings() -> dict[str, str]:
+    """Option -> what stands below it in monitor/config.py."""
+    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    body = next(n.body for n in tree.body if getattr(n, "name", "") == "KeeperConfig")
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+SAID = docstrings()
+
+if __name__ == "__main__":
+    PATH.write_text(example(), encoding="utf-8")

@@ -1,0 +1,238 @@
+"""Whom the gate should refuse: everybody evicted or come back where they must not, nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.evictors.denials import LASTS_S, LINGER_S, deny_list
+from monitor.evictors.whereabouts import KEPT_S, Whereabouts
+from monitor.gate.denial import Denial, Scope, denials_json, parse_denials
+from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.snapshot import EvictionProgress, Failure, Observation, Rung, RungOutcome, Unreachable
+from monitor.store import QuarantineEntry
+from worker_server.wire import Identity, Process, StateReport, StepState
+
+NOW = 1_000_000.0
+
+
+def evicted(
+    replica_id: str | None = "rg_1:a", *, asked: float = -5.0, **changes
+) -> EvictionProgress:
+    made = EvictionProgress(
+        incident_id=IncidentId("inc-1"),
+        group=GroupName("rg_1"),
+        replica_id=None if replica_id is None else ReplicaId(replica_id),
+        asked_s=NOW + asked,
+        rungs=(RungOutcome(Rung.GATE, NOW + asked, None, "asked"),),
+    )
+    return replace(made, **changes)
+
+
+def barred(host: str = "node1", *, since: float = -5.0, until: float | None = 3600.0):
+    until_s = None if until is None else NOW + until
+    return QuarantineEntry(
+        Host(host), "hung:\n no step", "lightkeeper", NOW + since, until_s, IncidentId("inc-1")
+    )
+
+
+def seen(rank: str, replica_id: str | None, host: str, *, world: int = 1, alive: bool = True):
+    group, _, number = rank.rpartition(".")
+    who = Identity(
+        "job", GroupName(group), int(number), world, Host(host), 7, f"{rank}{replica_id}"
+    )
+    step = StepState(
+        step=1, attempt=1, progress=1, phase="forward", phase_age_s=0.1, commits=1,
+        last_commit_age_s=0.1, quorum_id=1, participants=1,
+        replica_id=None if replica_id is None else ReplicaId(replica_id),
+    )  # fmt: skip
+    report = StateReport(who, Process(alive=alive, state="S"), step)
+    return Observation(who, "http://x", report, 0.01)
+
+
+def where(*ticks, born: float | None = None) -> Whereabouts:
+    """Each tick: offset from now, observations."""
+    made = Whereabouts()
+    for at_s, *observations in ticks:
+        made.saw(observations, NOW + at_s, lambda _: None if born is None else NOW + born)
+    return made
+
+
+def names(denials: tuple[Denial, ...]) -> list[str]:
+    return [f"{one.scope} {one.name}" for one in denials]
+
+
+# -- evicted --------------------------------------------------------------------------------------
+
+
+def test_an_evicted_replica_id_is_refused_from_the_first_rung_on() -> None:
+    (denial,) = deny_list([evicted()], (), (), NOW)
+    assert (denial.scope, denial.name, denial.until_s) == (
+        Scope.REPLICA, "rg_1:a", NOW - 5 + LASTS_S,
+    )  # fmt: skip
+    assert denial.incident_id == "inc-1"
+
+
+@pytest.mark.parametrize(
+    "rungs",
+    [(), (Rung.EVIDENCE,), (Rung.EVIDENCE, Rung.QUARANTINE)],
+    ids=["refused", "it moved again", "before the first rung that asks"],
+)
+def test_one_that_was_called_off_or_has_not_begun_is_not_refused(rungs) -> None:
+    told = tuple(RungOutcome(rung, NOW, NOW, "") for rung in rungs)
+    assert deny_list([evicted(rungs=told, failed="it moves again")], (), (), NOW) == ()
+
+
+@pytest.mark.parametrize("rung", [Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT, Rung.SCHEDULER])
+def test_one_that_failed_is_refused_all_the_same(rung: Rung) -> None:
+    told = (RungOutcome(rung, NOW, NOW, ""),)
+    assert len(deny_list([evicted(rungs=told, failed="not gone")], (), (), NOW)) == 1
+
+
+def test_ten_minutes_after_it_was_gone_and_had_left_it_is_let_go() -> None:
+    one = evicted(asked=-900, gone_s=NOW - LINGER_S - 50, left_quorum_s=NOW - LINGER_S + 1)
+    assert len(deny_list([one], (), (), NOW)) == 1
+    assert deny_list([one], (), (), NOW + 1) == ()
+
+
+@pytest.mark.parametrize("seen_of_it", [{"gone_s": NOW - 5000}, {"left_quorum_s": NOW - 5000}, {}])
+def test_what_was_never_shown_in_full_is_refused_for_a_day(seen_of_it) -> None:
+    one = evicted(asked=-6000, **seen_of_it)
+    assert len(deny_list([one], (), (), NOW + LASTS_S - 6001)) == 1
+    assert deny_list([one], (), (), NOW + LASTS_S - 5999) == ()
+
+
+def test_a_group_that_never_joined_has_no_id_to_refuse() -> None:
+    assert deny_list([evicted(None)], (), (), NOW) == ()
+
+
+# -- quarantined ----------------------------------------------------------------------------------
+
+
+def test_a_quarantined_host_is_refused_until_its_time_is_over() -> None:
+    (denial,) = deny_list((), [barred()], (), NOW)
+    assert (denial.scope, denial.name) == (Scope.HOST, "node1")
+    assert denial.reason == "host quarantined: hung: no step"
+    assert deny_list((), [barred()], (), NOW + 3600) == ()
+
+
+def test_the_evicted_group_is_denied_by_name_its_next_life_elsewhere_admitted() -> None:
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1"), seen("rg_0.0", "rg_0:x", "node0")),
+        (0, seen("rg_1.0", "rg_1:b", "node2")),
+    ).all()
+    replica, host, group = sorted(
+        deny_list([evicted()], [barred()], known, NOW),
+        key=lambda one: [Scope.REPLICA, Scope.HOST, Scope.GROUP].index(one.scope),
+    )
+    assert (replica.name, host.name, group.name) == ("rg_1:a", "node1", "rg_1")
+    assert (group.admitted, group.refused) == (frozenset({"rg_1:b"}), frozenset({"rg_1:a"}))
+
+
+def test_one_that_comes_back_on_the_quarantined_host_is_refused() -> None:
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1")), (0, seen("rg_1.0", "rg_1:b", "node1"))
+    ).all()
+    group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
+    assert group.refused == {"rg_1:a", "rg_1:b"}
+    assert group.admitted == frozenset()
+
+
+def test_one_with_a_single_rank_on_it_is_refused_too() -> None:
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1", world=2), seen("rg_1.1", "rg_1:a", "node2", world=2)),
+        (0, seen("rg_1.0", "rg_1:b", "node3", world=2), seen("rg_1.1", "rg_1:b", "node1", world=2)),
+    ).all()  # fmt: skip
+    group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
+    assert group.refused == {"rg_1:a", "rg_1:b"}
+
+
+@pytest.mark.parametrize(("after_s", "admitted"), [(1.0, False), (3.5, True)])
+def test_one_of_which_a_rank_is_still_unknown_is_admitted_a_little_later(after_s, admitted) -> None:
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1", world=2)),
+        (0, seen("rg_1.0", "rg_1:b", "node2", world=2)),
+    ).all()
+    denials = deny_list([evicted()], [barred()], known, NOW + after_s)
+    group = next(one for one in denials if one.scope == "group")
+    assert ("rg_1:b" in group.admitted) is admitted
+
+
+def test_a_healthy_group_that_ran_there_before_goes_on_and_nobody_else_starts_there() -> None:
+    """Two groups share the host of the one that hung: quarantine ends none that runs."""
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1"), seen("rg_2.0", "rg_2:y", "node1")),
+        (0, seen("rg_1.0", "rg_1:b", "node1"), seen("rg_2.0", "rg_2:y", "node1")),
+    ).all()
+    denials = deny_list([evicted()], [barred()], known, NOW)
+    assert names(denials) == ["group rg_1", "replica rg_1:a"]
+    # and should it restart there, it is one that came back
+    later = where(
+        (-60, seen("rg_2.0", "rg_2:y", "node1")),
+        (0, seen("rg_2.0", "rg_2:z", "node1")),
+    ).all()
+    denials = deny_list((), [barred()], later, NOW + 61)
+    assert names(denials) == ["group rg_2", "host node1"]
+    assert "rg_2:z" in denials[0].refused
+
+
+def test_a_restarted_monitor_takes_who_runs_for_one_who_ran_before() -> None:
+    known = where((0, seen("rg_2.0", "rg_2:y", "node1"))).all()
+    assert deny_list((), [barred(since=-500)], known, NOW) == ()
+    known = where((0, seen("rg_2.0", "rg_2:y", "node1")), born=-100.0).all()
+    assert names(deny_list((), [barred(since=-500)], known, NOW)) == ["group rg_2", "host node1"]
+
+
+# -- whereabouts ----------------------------------------------------------------------------------
+
+
+def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
+    silent = replace(
+        seen("rg_3.0", "rg_3:a", "h"), outcome=Unreachable(Failure.TIMEOUT, "no answer")
+    )
+    known = where(
+        (0, silent, seen("rg_1.0", None, "h"), seen("rg_2.0", "rg_2:a", "h", alive=False))
+    )
+    assert known.all() == ()
+
+
+def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
+    known = where((0, seen("rg_1.0", "rg_1:a", "h")), (KEPT_S - 1,))
+    assert len(known.all()) == 1
+    known.saw((), NOW + KEPT_S + 1)
+    assert known.all() == ()
+
+
+# -- the list as a whole --------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2"])), max_size=6),
+    st.lists(st.sampled_from("abc"), max_size=3),
+    st.lists(st.sampled_from(["n1", "n2", "n\n3"]), max_size=3, unique=True),
+)
+def test_every_list_is_one_that_a_gate_takes_and_stays_the_same(lives, gone, hosts) -> None:
+    known = Whereabouts()
+    for number, (name, host) in enumerate(lives):
+        known.saw([seen("rg_1.0", f"rg_1:{name}", host)], NOW - 60 + 10 * number)
+    evictions = [
+        replace(evicted(f"rg_1:{name}"), incident_id=IncidentId(f"i{number}"))
+        for number, name in enumerate(gone)
+    ]
+    entries = [barred(host, since=-30.0) for host in hosts]
+    denials = deny_list(evictions, entries, known.all(), NOW)
+    assert parse_denials(denials_json(denials)) == denials
+    assert deny_list(evictions[::-1], entries[::-1], known.all(), NOW) == denials
+    for one in denials:
+        assert not one.admitted & one.refused
+        assert one.until_s is not None
+    refused = {one.name for one in denials if one.scope is Scope.REPLICA}
+    assert refused == {f"rg_1:{name}" for name in gone}
+
+
+def test_a_rank_name_is_no_more_than_a_name() -> None:
+    known = where((0, seen("rg_1.0", "rg_1:a", "h"))).all()
+    assert known[0].ranks == {RankName("rg_1.0")}

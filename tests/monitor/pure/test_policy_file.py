@@ -1,0 +1,200 @@
+"""A policy file: what it may say, and how all that is wrong with it is told at once."""
+
+import tomllib
+from datetime import UTC, datetime
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind, Severity
+from monitor.policy import DEFAULT, Action
+from monitor.policy.options import GUARDS, THRESHOLDS
+from monitor.policy.reading import PolicyError, policy_from, policy_to_json
+from monitor.policy.windows import Once, Weekly
+from tests.monitor import policy_example
+
+
+def read(text: str):
+    return policy_from(tomllib.loads(text))
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(PolicyError) as caught:
+        read(text)
+    return list(caught.value.problems)
+
+
+def test_an_empty_file_is_the_default() -> None:
+    found = read("")
+    assert (found.policy, dict(found.options)) == (DEFAULT, {})
+
+
+def test_the_example_has_every_option_with_its_default() -> None:
+    text = policy_example.PATH.read_text(encoding="utf-8")
+    assert text == policy_example.example(), "run python -m tests.monitor.policy_example"
+    found = read(text)
+    assert found.policy == DEFAULT
+    assert dict(found.options).keys() == {*GUARDS, *THRESHOLDS, "observe"}
+    assert KeeperConfig.from_options(found.options) == KeeperConfig()
+
+
+def test_the_windows_of_the_example_are_windows() -> None:
+    text = policy_example.PATH.read_text(encoding="utf-8")
+    begun = text.index("# [[maintenance]]")
+    found = read(
+        "\n".join(line.removeprefix("# ").rstrip("#") for line in text[begun:].split("\n"))
+    )
+    assert [one.name for one in found.policy.windows] == ["storage upgrades", "power test"]
+
+
+def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
+    policy = read("""
+        [actions]
+        dead = "page"
+        straggler = { info = "observe", critical = "page" }
+    """).policy
+    assert {policy.action(Kind.DEAD, one) for one in Severity} == {Action.PAGE}
+    assert policy.action(Kind.STRAGGLER, Severity.INFO) is Action.OBSERVE
+    assert policy.action(Kind.STRAGGLER, Severity.WARNING) is Action.EVICT_AND_QUARANTINE
+    assert policy.action(Kind.STRAGGLER, Severity.CRITICAL) is Action.PAGE
+
+
+def test_what_is_written_is_read_as_it_was() -> None:
+    policy = read("""
+        [actions]
+        mismatch = "evict_and_quarantine"
+        [[maintenance]]
+        name = "storage"
+        days = ["sun", "mon"]
+        from = "22:00"
+        to = 02:30:00
+        [[maintenance]]
+        from = 2026-12-24T22:00:00+01:00
+        to = "2026-12-25T00:00"
+    """).policy
+    assert policy_from(policy_to_json(policy)).policy == policy
+    assert policy.windows == (
+        Weekly("storage", (0, 6), 79_200.0, 9_000.0),
+        Once("maintenance 2", 1_798_146_000.0, 1_798_156_800.0),
+    )
+
+
+CASES = {
+    "unknown table": ("[action]\n", ["action: unknown table, did you mean actions?"]),
+    "no table": ("guards = 3\n", ["guards: is 3, expected a table [guards]"]),
+    "mode": ('[policy]\nmode = "kill"\n', ["policy.mode: is 'kill', expected act or observe"]),
+    "key of policy": ("[policy]\nmod = 1\n", ["policy.mod: unknown key, did you mean mode?"]),
+    "unknown option": (
+        "[guards]\ncool_down = 3\n", ["guards.cool_down: unknown key, did you mean cool_down_s?"]
+    ),
+    "unlike any option": (
+        "[thresholds]\nzzz = 3\n",
+        ["thresholds.zzz: unknown key, expected a name that `lightkeeper policy show` lists"],
+    ),
+    "other table": (
+        "[guards]\nstall_floor_s = 3\n",
+        ["guards.stall_floor_s: belongs into table [thresholds]"],
+    ),
+    "observe is a mode": (
+        "[thresholds]\nobserve = true\n",
+        ["thresholds.observe: unknown key, expected a name that `lightkeeper policy show` lists"],
+    ),
+    "fraction": (
+        "[guards]\nmin_replicas = 1.5\n",
+        ["guards.min_replicas: is 1.5, expected a whole number such as 1"],
+    ),
+    "text": (
+        '[guards]\ncool_down_s = "3"\n',
+        ["guards.cool_down_s: is '3', expected a number such as 20.0"],
+    ),
+    "truth": (
+        "[guards]\nbudget_per_hour = true\n",
+        ["guards.budget_per_hour: is True, expected a whole number such as 4"],
+    ),
+    "range": (
+        "[guards]\nbreaker_share = 1.5\n", ["guards.breaker_share: is 1.5, expected 0 to 1"]
+    ),
+    "not a number": (
+        "[guards]\nbreaker_share = nan\n", ["guards.breaker_share: is nan, expected 0 to 1"]
+    ),
+    "kind": (
+        '[actions]\nhang = "page"\n',
+        [("actions.hang: unknown kind of fault, expected dead, not_entered, mismatch, deadlock, "
+         "straggler, replica_lag, lighthouse_away, state_corrupt")],
+    ),
+    "action, once for all severities": (
+        '[actions]\ndead = "kill"\n',
+        ["actions.dead: is 'kill', expected observe, page, evict, evict_and_quarantine"],
+    ),
+    "severity": (
+        '[actions]\ndead = { fatal = "page" }\n',
+        ["actions.dead.fatal: unknown severity, expected info, warning, critical"],
+    ),
+    "nobody to evict": (
+        '[actions]\nlighthouse_away = "evict"\n',
+        ["actions.lighthouse_away: is 'evict', expected observe, page"],
+    ),
+    "two options that do not go together": (
+        "[thresholds]\nstraggler_windows = 3\n",
+        ["straggler_slow_windows is 4, expected at most straggler_windows (3)"],
+    ),
+    "no windows": ("maintenance = 3\n", ["maintenance: is 3, expected tables [[maintenance]]"]),
+    "a window that never opens": (
+        "[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-01T00:00:00Z\n",
+        ["maintenance 1.to: is not after from"],
+    ),
+    "times of two sorts": (
+        '[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = "12:00"\n',
+        ["maintenance 1: from and to are of two sorts, expected two times or two dates"],
+    ),
+    "days of dates": (
+        '[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-03T00:00:00Z\ndays = ["mon"]\n',
+        ["maintenance 1.days: only for times of the day, from and to are dates here"],
+    ),
+    "no end, no day": (
+        '[[maintenance]]\nfrom = "24:00"\ndays = ["caturday"]\nwhy = "x"\n',
+        ["maintenance 1.why: unknown key, expected name, days, from, to",
+         ("maintenance 1.from: is '24:00', expected a time such as '22:00', or a date such as "
+         "2026-12-24T22:00:00Z"),
+         ("maintenance 1.to: is missing, expected a time such as '22:00', or a date such as "
+         "2026-12-24T22:00:00Z"),
+         "maintenance 1.days: is ['caturday'], expected some of mon, tue, wed, thu, fri, sat, sun"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "lines"), CASES.values(), ids=CASES.keys())
+def test_each_mistake_is_one_line_with_key_and_what_was_expected(text, lines) -> None:
+    assert problems(text) == lines
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    everything = (
+        "x = 1\n[policy]\nmode = 1\n[actions]\ndead = 1\n[guards]\na = 1\n[thresholds]\nb = 1"
+    )
+    assert len(problems(everything)) == 5
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+NIGHT = Weekly("night", (5,), 22 * 3600.0, 2 * 3600.0)  # Saturday, 22:00 to Sunday, 02:00
+OPEN = [
+    (NIGHT, "2026-11-21T21:59:59", None),
+    (NIGHT, "2026-11-21T22:00:00", "2026-11-22T02:00:00"),
+    (NIGHT, "2026-11-22T01:59:59", "2026-11-22T02:00:00"),
+    (NIGHT, "2026-11-22T02:00:00", None),
+    (NIGHT, "2026-11-22T22:00:00", None),
+    (Weekly("noon", (0, 6), 43_200.0, 46_800.0), "2026-11-22T12:30:00", "2026-11-22T13:00:00"),
+    (Weekly("all day", (6,), 0.0, 0.0), "2026-11-22T23:59:00", "2026-11-23T00:00:00"),
+    (Once("test", at("2026-11-22T12:00:00"), at("2026-11-22T13:00:00")), "2026-11-22T12:30:00",
+     "2026-11-22T13:00:00"),
+    (Once("test", at("2026-11-22T12:00:00"), at("2026-11-22T13:00:00")), "2026-11-22T13:00:00",
+     None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("window", "now", "until"), OPEN, ids=map(str, range(len(OPEN))))
+def test_a_window_is_open_from_its_beginning_to_right_before_its_end(window, now, until) -> None:
+    assert window.until_s(at(now)) == (None if until is None else at(until))

@@ -1,0 +1,119 @@
+"""Real Lighthouses of any torchft, without importing torch or torchft's Python: a process each.
+
+`LIGHTKEEPER_TORCHFT=DIR[:DIR...]` names further installations (`pip install --no-deps --target DIR
+torchft==0.1.1`, `... --pre torchft-nightly`); the environment's own is always there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+
+import grpc
+
+from tests.waiting import wait_for
+
+_RUN = """
+import importlib.util, sys
+path = sys.argv.pop(1)
+name = "_torchft" if "/_torchft" in path else "torchft"
+spec = importlib.util.spec_from_file_location(name, path)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.lighthouse_main()
+"""
+"""Its command line is the process's own: the interpreter's first argument is dropped by it."""
+
+
+def installations() -> dict[str, Path]:
+    """Version -> the compiled half of torchft."""
+    found = util.find_spec("torchft")
+    own = [] if found is None or found.origin is None else [Path(found.origin).parent.parent]
+    named = [Path(one) for one in os.environ.get("LIGHTKEEPER_TORCHFT", "").split(":") if one]
+    made: dict[str, Path] = {}
+    for root in (*own, *named):
+        library = next(iter(sorted((root / "torchft").glob("*torchft.cpython-*.so"))), None)
+        told = next(iter(sorted(root.glob("torchft*-[0-9]*.dist-info"))), None)
+        if library is not None and told is not None:
+            made[told.name.partition("-")[2].removesuffix(".dist-info")] = library
+    return made
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+@contextmanager
+def lighthouse_process(library: Path, script: Path, port: int, **options: int) -> Iterator[str]:
+    """One Lighthouse by its command line; gives its URL."""
+    script.write_text(_RUN.replace("sys.argv.pop(1)", repr(str(library))))
+    named = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    command = [sys.executable, str(script), "--bind", f"127.0.0.1:{port}", *named]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
+        try:
+            wait_for(lambda: _listens(port), within_s=20, what="the Lighthouse listens")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as held:
+        return held.connect_ex(("127.0.0.1", port)) == 0
+
+
+# -- a group, as far as a Lighthouse can tell; protobuf by hand: five fields ----------------------
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def _text(field: int, value: str | bytes) -> bytes:
+    body = value.encode() if isinstance(value, str) else value
+    return _varint(field << 3 | 2) + _varint(len(body)) + body
+
+
+class Groups:
+    """Sends what managers send."""
+
+    def __init__(self, url: str, *, rooms: bool = False) -> None:
+        self._channel = grpc.insecure_channel(url.removeprefix("http://"))
+        self._rooms = rooms
+
+    def beat(self, *replica_ids: str) -> None:
+        call = self._channel.unary_unary("/torchft.LighthouseService/Heartbeat")
+        for replica_id in replica_ids:
+            call(_text(1, replica_id), timeout=5)
+
+    def join(self, address: str, *replica_ids: str, step: int = 7) -> None:
+        """They ask for a quorum together, and get it."""
+        call = self._channel.unary_unary("/torchft.LighthouseService/Quorum")
+
+        def ask(replica_id: str) -> None:
+            member = _text(1, replica_id) + _text(2, address) + _text(3, "store:1")
+            member += _varint(4 << 3) + _varint(step) + _varint(5 << 3) + _varint(2)
+            request = _text(1, "room") + _text(2, member) if self._rooms else _text(1, member)
+            call(request, timeout=20)
+
+        asking = [threading.Thread(target=ask, args=(one,)) for one in replica_ids]
+        for one in asking:
+            one.start()
+        for one in asking:
+            one.join()
+
+    def close(self) -> None:
+        self._channel.close()

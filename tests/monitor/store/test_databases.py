@@ -1,0 +1,306 @@
+"""One conformance suite for both databases: what comes back, who may write, what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from monitor.lease import Lease, LeaseTable
+from monitor.names import Host, RankName
+from monitor.store import Fence, QuarantineEntry, Store, StoreError, parse_place
+from tests.monitor.shell.fakes import wait_until
+from tests.monitor.shell.test_store import EVERYTHING, fill, incident
+from tests.monitor.store.postgres import PASSWORD, Cluster
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)],
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "m.db")
+    return request.getfixturevalue("postgres").new_database()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_everything_comes_back(place: str) -> None:
+    store = Store(place)
+    fill(store)
+    store.save_switch("pause", "since noon")
+    store.save_notice("page", "inc-1", {"notice": 1})
+    store.close()
+    store = Store(place)
+    assert store.remembered() == replace(
+        EVERYTHING, switches={"pause": "since noon"}, notices=(("page", "inc-1", {"notice": 1}),)
+    )
+    store.drop_quarantine(Host("node1"))
+    store.save_switch("pause", None)
+    assert store.flush()
+    found = store.remembered()
+    assert (found.quarantine, found.switches) == ((), {})
+    store.close()
+
+
+def test_of_two_that_write_only_the_one_with_the_lease_does(place: str) -> None:
+    one, other, clock = Store(place), Store(place), Clock()
+    leases = [
+        Lease(LeaseTable(s.database), name, f"http://{name}", clock=clock)
+        for s, name in ((one, "a one"), (other, "b one"))
+    ]
+    for store in (one, other):
+        store.follow()
+    for lease in leases:
+        lease.turn()
+    fence = leases[0].fence()
+    assert fence == Fence("a one", 1)
+    assert leases[1].fence() is None
+    one.lead(fence)
+    one.save_incidents([incident()])
+    other.save_incidents([incident("inc-2")])  # dropped: it only reads
+    assert one.flush()
+    assert other.flush()
+    clock.now_s += 20  # the first is stopped, the second is not
+    leases[1].turn()
+    clock.now_s += 6
+    leases[1].turn()
+    taken = leases[1].fence()
+    assert taken == Fence("b one", 2)
+    assert [i.id for i in other.lead(taken).incidents] == ["inc-1"]
+    other.save_incidents([incident("inc-3", 300.0)])
+    assert other.flush()
+    one.save_incidents([incident("inc-4")])
+    assert not one.flush()
+    assert one.last_error == "another monitor holds the lease: nothing is written from here"
+    assert one.follow() > 0
+    assert [i.id for i in one.remembered().incidents] == ["inc-3", "inc-1"]
+    writes = leases[1]._table.read().writes
+    other.save_incidents([incident("inc-5", 400.0)])
+    other.flush()
+    assert leases[1]._table.read().writes == writes + 1
+    leases[1].close()
+    leases[0].turn()
+    leases[0].turn()
+    assert leases[0].fence() is not None
+    assert leases[0].fence().epoch == 3
+    one.close()
+    other.close()
+
+
+def test_text_that_a_database_cannot_hold_is_made_so_that_it_can(place: str) -> None:
+    store = Store(place)
+    store.save_quarantine(QuarantineEntry(Host("n"), "a\0b \ud800", "x", 1.0, None, None))
+    assert store.flush()
+    assert store.remembered().quarantine[0].reason == "a\ufffdb ?"
+    store.close()
+
+
+def test_a_row_that_no_database_takes_does_not_hold_up_the_others(place: str) -> None:
+    store = Store(place)
+    store._put(
+        "decisions", {"incident_id": "bad", "at_s": 1.0, "action": "evict"}, {"reason": None}
+    )
+    store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
+    assert store.flush()
+    assert (store.pending, store.errors) == (0, 1)
+    assert store.remembered().targets == ({"url": "http://h:1"},)
+    store.close()
+
+
+# -- schema 1 ------------------------------------------------------------------------------------
+
+SCHEMA_1 = """
+CREATE TABLE incidents (
+    id TEXT PRIMARY KEY, state TEXT NOT NULL, first_seen_s REAL NOT NULL, body TEXT NOT NULL);
+CREATE TABLE transitions (
+    incident_id TEXT, at_s REAL, to_state TEXT, reason TEXT NOT NULL,
+    PRIMARY KEY (incident_id, at_s, to_state));
+CREATE TABLE decisions (
+    incident_id TEXT, at_s REAL, action TEXT, guard TEXT, reason TEXT NOT NULL,
+    body TEXT NOT NULL, PRIMARY KEY (incident_id, at_s, action));
+CREATE TABLE evictions (
+    incident_id TEXT, asked_s REAL, body TEXT NOT NULL, PRIMARY KEY (incident_id, asked_s));
+CREATE TABLE quarantine (
+    host TEXT PRIMARY KEY, reason TEXT NOT NULL, author TEXT NOT NULL, since_s REAL NOT NULL,
+    until_s REAL, incident_id TEXT);
+CREATE TABLE targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE notices (sink TEXT, key TEXT, body TEXT NOT NULL, PRIMARY KEY (sink, key));
+PRAGMA user_version = 1;
+"""
+
+
+def schema_1(path: Path) -> None:
+    """A store as lightkeeper wrote it before two monitors could share one."""
+    new = Store(path.with_name("new.db"))
+    fill(new)
+    new.close()
+    with sqlite3.connect(path) as db, sqlite3.connect(path.with_name("new.db")) as source:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(SCHEMA_1)
+        for table in ("incidents", "transitions", "evictions", "quarantine", "targets"):
+            for row in source.execute(f"SELECT * FROM {table}"):
+                db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
+        for row in source.execute(
+            "SELECT incident_id, at_s, action, guard, reason, body FROM decisions"
+        ):
+            db.execute("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?)", row)
+    db.close()
+    source.close()
+
+
+def test_a_store_of_schema_1_opens_and_loses_nothing(tmp_path: Path) -> None:
+    schema_1(tmp_path / "m.db")
+    store = Store(tmp_path / "m.db")
+    found = store.remembered()
+    assert (found.incidents, found.evictions, found.quarantine, found.targets) == (
+        EVERYTHING.incidents, EVERYTHING.evictions, EVERYTHING.quarantine, EVERYTHING.targets,
+    )  # fmt: skip
+    assert [(row.action, str(row.state)) for row in found.decisions] == [
+        ("hold", "held"), ("evict", "carried_out"),
+    ]  # fmt: skip
+    store.save_switch("pause", "x")
+    store.close()
+    with sqlite3.connect(tmp_path / "m.db") as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    db.close()
+    store = Store(tmp_path / "m.db")
+    assert store.remembered().switches == {"pause": "x"}
+    store.close()
+
+
+def test_a_store_that_a_monitor_of_schema_1_uses_is_left_alone(tmp_path: Path) -> None:
+    import fcntl
+
+    schema_1(tmp_path / "m.db")
+    with (tmp_path / "m.db.lock").open("a+") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="in use by a monitor of an earlier version"):
+            Store(tmp_path / "m.db")
+    Store(tmp_path / "m.db").close()
+
+
+def test_two_that_open_an_old_store_at_once_both_get_it(tmp_path: Path) -> None:
+    import threading
+
+    schema_1(tmp_path / "m.db")
+    problems = []
+
+    def begin() -> None:
+        try:
+            Store(tmp_path / "m.db").close()
+        except StoreError as exc:
+            problems.append(str(exc))
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [p for p in problems if "earlier version" not in p] == []
+    Store(tmp_path / "m.db").close()
+
+
+# -- PostgreSQL alone ----------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(60)
+def test_a_database_that_goes_away_and_comes_back_loses_nothing(postgres: Cluster) -> None:
+    store = Store(postgres.new_database())
+    fill(store)
+    postgres.stop()
+    began = time.monotonic()
+    assert not store.flush()
+    assert time.monotonic() - began < 2.0
+    assert store.pending > 5
+    assert PASSWORD not in (store.last_error or "")
+    postgres.start()
+    wait_until(store.flush, 20, "it is written")
+    assert store.remembered() == EVERYTHING
+    store.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ((PASSWORD, "wrong-" + PASSWORD), "password authentication failed"),
+        (("/lk", "/nowhere_lk"), "does not exist"),
+        ((":PORT", ":1"), "refused"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_line_without_the_password(
+    postgres: Cluster, change: tuple[str, str], words: str
+) -> None:
+    old, new = change
+    url = postgres.new_database().replace(f":{postgres.port}" if old == ":PORT" else old, new)
+    with pytest.raises(StoreError, match=words) as caught:
+        Store(url)
+    said = str(caught.value)
+    assert PASSWORD not in said
+    assert "\n" not in said
+    assert "keeper:***@127.0.0.1" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://u:pw@h/d", "postgresql://u:***@h/d"),
+        ("postgres://u@h:5432/d", "postgresql://u@h:5432/d"),
+        ("postgresql+psycopg://u:p%40w@[::1]/d?sslmode=require", "postgresql://u:***@[::1]/d?sslmode=require"),
+        ("postgresql://h/d?user=u&password=pw&x=1", "postgresql://h/d?user=u&password=***&x=1"),
+        ("sqlite:////var/m.db", "/var/m.db"),
+        ("sqlite:///m.db", "m.db"),
+        ("/var/m.db", "/var/m.db"),
+    ],
+)  # fmt: skip
+def test_a_place_is_shown_without_its_password(text: str, shown: str) -> None:
+    place = parse_place(text)
+    assert str(place) == shown
+    assert "pw" not in repr(place)
+
+
+@pytest.mark.parametrize("text", ["mysql://u:pw@h/d", "http://h:pw@x", "sqlite://", "sqlite:///"])
+def test_another_kind_of_database_is_one_clear_line(text: str) -> None:
+    with pytest.raises(StoreError, match="expected") as caught:
+        parse_place(text)
+    assert "pw" not in str(caught.value)
+
+
+def test_without_psycopg_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"pip install 'lightkeeper\[postgres\]'"):
+        Store("postgresql://u@h/d")
+
+
+def test_a_decision_survives_a_power_cut_and_the_rest_may_lose_its_last_second(
+    tmp_path: Path,
+) -> None:
+    from sqlalchemy import event
+
+    store = Store(tmp_path / "m.db")
+    said: list[str] = []
+
+    @event.listens_for(store.database.engine, "before_cursor_execute")
+    def note(_connection, _cursor, statement, *_) -> None:
+        said.append(" ".join(statement.split()[:3]))
+
+    store.save_target(RankName("r.0"), {})
+    store.flush()
+    assert "PRAGMA synchronous =" not in said
+    fill(store)
+    store.flush()
+    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO decisions")
+    store.close()
