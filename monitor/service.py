@@ -157,10 +157,12 @@ class Service:
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
         gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
         schedulers = open_schedulers(
-            options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
+            options.schedulers,
+            store,
+            registry,
+            lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+            stack,
         )
-        for one in schedulers:
-            stack.callback(one.close)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -204,9 +206,7 @@ class Service:
         def may_drain() -> bool:
             return not self.rules.current.config.observe and lease.why_not() is None
 
-        followers = follow(schedulers, quarantine, may_drain, instruments)
-        if followers is not None:
-            stack.callback(followers.close)
+        followers = follow(schedulers, quarantine, may_drain, instruments, stack)
         parts = Parts(
             config=options.config,
             clock=clock,
