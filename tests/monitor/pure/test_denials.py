@@ -14,7 +14,7 @@ from monitor.gate.denial import Denial, Scope, denials_json, parse_denials
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.snapshot import EvictionProgress, Failure, Observation, Rung, RungOutcome, Unreachable
 from monitor.store import QuarantineEntry
-from monitor.store import Scope as Held
+from monitor.store.rows import Scope as QuarantineScope
 from worker_server.wire import Identity, Process, StateReport, StepState
 
 NOW = 1_000_000.0
@@ -143,10 +143,11 @@ def test_one_that_comes_back_on_the_quarantined_host_is_refused() -> None:
 
 
 def test_one_with_a_single_rank_on_it_is_refused_too() -> None:
-    known = where(
-        (-60, seen("rg_1.0", "rg_1:a", "node1", world=2), seen("rg_1.1", "rg_1:a", "node2", world=2)),
-        (0, seen("rg_1.0", "rg_1:b", "node3", world=2), seen("rg_1.1", "rg_1:b", "node1", world=2)),
-    ).all()  # fmt: skip
+    def life(name: str, *hosts: str):
+        return [seen(f"rg_1.{n}", name, host, world=2) for n, host in enumerate(hosts)]
+
+    first, second = life("rg_1:a", "node1", "node2"), life("rg_1:b", "node3", "node1")
+    known = where((-60, *first), (0, *second)).all()
     group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
     assert group.refused == {"rg_1:a", "rg_1:b"}
 
@@ -187,6 +188,31 @@ def test_a_restarted_monitor_takes_who_runs_for_one_who_ran_before() -> None:
     assert names(deny_list((), [barred(since=-500)], known, NOW)) == ["group rg_2", "host node1"]
 
 
+def test_a_quarantined_group_goes_on_and_does_not_come_back() -> None:
+    entry = replace(barred("rg_2"), scope=QuarantineScope.GROUP)
+    known = where((-60, seen("rg_2.0", "rg_2:y", "node1"))).all()
+    (denial,) = deny_list((), (), known, NOW - 30, [entry])
+    assert (denial.scope, denial.name, denial.reason) == (
+        Scope.GROUP, "rg_2", "rg_2 is quarantined: hung: no step",
+    )  # fmt: skip
+    assert (denial.admitted, denial.refused) == ({"rg_2:y"}, frozenset())
+    known = where(
+        (-66, seen("rg_2.0", "rg_2:y", "node1")), (0, seen("rg_2.0", "rg_2:z", "node5"))
+    ).all()
+    (denial,) = deny_list((), (), known, NOW + 5, [entry])
+    assert denial.refused == {"rg_2:y", "rg_2:z"}  # the first is gone, the second came back
+
+
+def test_a_quarantined_group_that_had_a_quarantined_host_comes_back_nowhere() -> None:
+    entry = replace(barred("rg_1"), scope=QuarantineScope.GROUP)
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1")), (0, seen("rg_1.0", "rg_1:b", "node2"))
+    ).all()
+    denials = deny_list([evicted()], [barred()], known, NOW, [entry])
+    assert names(denials) == ["group rg_1", "host node1", "replica rg_1:a"]
+    assert (denials[0].admitted, denials[0].refused) == (frozenset(), {"rg_1:a", "rg_1:b"})
+
+
 # -- whereabouts ----------------------------------------------------------------------------------
 
 
@@ -205,36 +231,6 @@ def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
     assert len(known.all()) == 1
     known.saw((), NOW + KEPT_S + 1)
     assert known.all() == ()
-
-
-# -- quarantined groups ---------------------------------------------------------------------------
-
-
-def held_out(group: str = "rg_1", *, since: float = -100.0) -> QuarantineEntry:
-    return QuarantineEntry(group, "bad shard", "ann", NOW + since, None, None, Held.GROUP)
-
-
-def test_a_quarantined_group_is_refused_wherever_it_comes_back() -> None:
-    two = seen("rg_1.0", "rg_1:b", "node8"), seen("rg_2.0", "rg_2:a", "node8")
-    (denial,) = deny_list((), (), where((-9, *two), born=-9).all(), NOW, [held_out()])
-    assert (denial.scope, denial.name, denial.until_s) == (Scope.GROUP, "rg_1", None)
-    assert denial.reason == "rg_1 is quarantined: bad shard"
-    assert (denial.admitted, denial.refused) == (frozenset(), {"rg_1:b"})
-
-
-def test_a_group_that_is_quarantined_while_it_runs_runs_on() -> None:
-    one = seen("rg_1.0", "rg_1:a", "node8")
-    (denial,) = deny_list((), (), where((-500, one), (-1, one)).all(), NOW, [held_out()])
-    assert (denial.admitted, denial.refused) == ({"rg_1:a"}, frozenset())
-
-
-def test_a_quarantined_group_that_was_on_a_quarantined_host_is_let_in_nowhere_else() -> None:
-    looks = where(
-        (-20, seen("rg_1.0", "rg_1:b", "node1")), (-9, seen("rg_1.0", "rg_1:c", "node8")), born=-30
-    )
-    found = deny_list((), [barred(since=-50)], looks.all(), NOW, [held_out()])
-    assert names(found) == ["group rg_1", "host node1"]
-    assert (found[0].admitted, found[0].refused) == (frozenset(), {"rg_1:b", "rg_1:c"})
 
 
 # -- the list as a whole --------------------------------------------------------------------------
