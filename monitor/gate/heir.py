@@ -2,9 +2,10 @@
 
 Theory of operation. The new worker has the socket, the quorum requests that were under way on
 it, and whatever the client sent since, which the kernel kept. It does not know which heartbeats
-its predecessor had read; a manager waits for the answer to a heartbeat without a limit. So it
-says GOAWAY: the client ends what it began after the last quorum request that is known, and
-connects again; what it began earlier and is no quorum request is reset.
+its predecessor had read; a manager waits for the answer to a heartbeat without a limit. So the
+client is sent away in the two steps of RFC 9113, 6.8: a GOAWAY that ends nothing and a PING; once
+that is acknowledged every quorum request that was on its way has come in, and a second GOAWAY
+ends what was begun after the last of them. What was begun earlier is reset, and dialled again.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from monitor.gate.bequest import Asked
 from monitor.gate.connection import Connection
 from monitor.gate.group_side import GroupSide
 from monitor.gate.headers import QUORUM_PATH, Call
-from monitor.gate.stream import Kind, Stage, Stream
+from monitor.gate.stream import Kind, Stream
 
 if TYPE_CHECKING:
     from monitor.gate.gate import GateCore
 
+_GOODBYE: Final = b"lk leave"
 _EARLIER: Final = 40
 """Stream numbers before the quorum request that may still wait: a manager has one heartbeat
 under way at a time."""
@@ -41,10 +43,10 @@ class Heir(GroupSide):
         super().__init__(core, arrivals, key)
         self._asked = asked
         self._unread = unread
-        self._inheriting = True
+        self._numbers: set[int] = set()  # of quorum requests
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take up what was asked, read on, and say goodbye."""
+        """Take up what was asked, read on, and begin to say goodbye."""
         Connection.connection_made(self, transport)
         self._arrivals.open += 1
         self._core.clients.add(self)
@@ -54,31 +56,40 @@ class Heir(GroupSide):
             made = Stream(asked.number, call, Kind.QUORUM, asked.began_s, ended=True)
             made.data += asked.data
             self.streams[asked.number] = made
+            self._numbers.add(asked.number)
             self._kept_bytes += len(asked.data)
             self._last = max(self._last, asked.number)
+            self._judge(made)
+        self.write(frames.goaway(frames.WINDOW_MAX, frames.NO_ERROR, "the gate was started again"))
+        self.write(frames.frame(frames.PING, 0, 0, _GOODBYE))
         self.data_received(self._unread)
-        self._inheriting = False
-        if self.closed:
-            return
-        last = max(self.streams, default=0)
-        self.write(frames.goaway(last, frames.NO_ERROR, "the gate was started again"))
-        for number in range(max(1, last - 2 * _EARLIER), last, 2):
-            if number not in self.streams:
-                self.write(frames.reset(number, frames.CANCEL))
-        self._leaving = True
-        for stream in list(self.streams.values()):
-            if stream.stage is Stage.READING and stream.ended:
-                self._judge(stream)
-        self._core.flush()
-        if not self.streams:
-            self.close()
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """Only quorum requests that came before the goodbye are begun."""
-        if stream in self.streams or (
-            self._inheriting and self._blocks.read(block).path == QUORUM_PATH
-        ):
+        """Quorum requests are begun; the rest is ended by the second goodbye."""
+        if self._leaving:
+            return
+        if stream in self.streams:
             super().on_headers(stream, block, end=end)
+        elif stream > self._last and self._blocks.read(block).path == QUORUM_PATH:
+            self._numbers.add(stream)
+            super().on_headers(stream, block, end=end)
+
+    def _ping(self, flags: int, payload: bytes) -> None:
+        super()._ping(flags, payload)
+        if flags & frames.ACK and payload == _GOODBYE and not self._leaving:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """All that the client began before it knew has come in."""
+        last = max(self._numbers, default=0)
+        self.write(frames.goaway(last, frames.NO_ERROR, "the gate was started again"))
+        for number in range(max(1, last - 2 * _EARLIER), last, 2):
+            if number not in self._numbers:
+                self.write(frames.reset(number, frames.CANCEL))
+        self._leaving = True
+        self._core.flush()
+        if not self.streams and not self._queued:
+            self.close()
 
 
 async def inherit(
