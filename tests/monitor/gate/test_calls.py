@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.gate import frames
+from monitor.gate import bequest
 from monitor.gate.denial import Denial, Scope
-from monitor.gate.frames import FrameReader
-from monitor.gate.headers import QUORUM_PATH
 from monitor.gate.heir import Heir
-from monitor.gate.keeping import told
+from monitor.gate.keeping import Keeping, told
 from monitor.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
 
@@ -337,39 +335,28 @@ def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
         assert len(gate.carried[0].calls()) == 2
 
 
-def test_a_new_worker_answers_what_was_asked_and_sends_the_client_away() -> None:
-    with bench() as gate:
+def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
+    ends = bequest.pair()
+    with bench() as gate, ends[0], ends[1]:
+        keeping = gate.arrivals.keeping = Keeping(ends[0], bequest.Page.make())
         client = gate.client()
-        client.beat("rg_0:x")
+        done = client.beat("rg_0:x")
+        gate.carried[0].answer_all()
+        assert client.status(done) == ("0", "")
         ask = client.ask("rg_0:x")
-        client.pull()
         beat = client.beat("rg_0:x")  # read by the worker that then died
         kept = told(client.side, client.side.streams[ask])
-        late = client.h2.get_next_available_stream_id()
-        names = [(":method", "POST"), (":scheme", "http"), (":authority", "g")]
-        client.h2.send_headers(late, [*names, (":path", QUORUM_PATH)])
-        client.h2.send_data(late, quorum("rg_0:y"), end_stream=True)
-        on_its_way = client.h2.data_to_send()
+        key = client.side.key
         with bench() as new:
-            heir = Heir(new.core, new.arrivals, 1, [kept], b"")
+            new.arrivals.keeping = keeping
+            heir = Heir(new.core, new.arrivals, key, [kept], b"")
             client.bench, client.wire.protocol = new, heir
             new.do(heir.connection_made, client.wire)
-            new.do(heir.data_received, on_its_way)
             new.turn()
+            assert client.reset(beat), "its manager would wait for ever"
+            late = client.ask("rg_0:y")
             [carried] = new.carried
             asked = [body for _, _, body in carried.calls()]
             assert asked == [quorum("rg_0:x"), quorum("rg_0:y")]
             carried.answer_all()
-            # h2 ends a connection at any GOAWAY, as TorchFT's client does not: frames instead
-            reader = FrameReader()
-            first = reader.feed(client.wire.take())
-            [ping] = [each for each in first if each[0] == frames.PING]
-            assert [f[3][:4] for f in first if f[0] == frames.GOAWAY] == [b"\x7f\xff\xff\xff"]
-            ended = {f[2] for f in first if f[0] == frames.HEADERS and f[1] & frames.END_STREAM}
-            assert ended == {ask, late}
-            new.do(heir.data_received, frames.frame(frames.PING, frames.ACK, 0, ping[3]))
-            second = reader.feed(client.wire.take())
-            [goodbye] = [f[3][:4] for f in second if f[0] == frames.GOAWAY]
-            assert int.from_bytes(goodbye, "big") == late
-            assert beat in {f[2] for f in second if f[0] == frames.RST_STREAM}, "it waits for ever"
-            assert client.wire.closed
+            assert client.status(ask) == client.status(late) == ("0", "")
