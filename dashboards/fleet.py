@@ -12,7 +12,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards import holding_back, keeper, moving
-from dashboards.panels import BLUE, DATASOURCE, RED
+from dashboards.panels import BLUE, DATASOURCE, GRAFANA, RED
 from dashboards.selectors import MONITOR
 
 UID: Final = "lightkeeper-fleet"
@@ -100,18 +100,35 @@ def _annotation(name: str, colour: str, expr: str, title: str) -> dashboard.Anno
 
 
 def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:
-    return board.annotation(
-        _annotation(
-            "Evictions",
-            RED,
-            f"sum by (kind) (increase(lightkeeper_evictions_total{{{MONITOR}}}[1m])) > 0",
-            "eviction: {{kind}}",
+    return (
+        board.annotation(
+            _annotation(
+                "Evictions",
+                RED,
+                f"sum by (kind) (increase(lightkeeper_evictions_total{{{MONITOR}}}[1m])) > 0",
+                "eviction: {{kind}}",
+            )
         )
-    ).annotation(
-        _annotation(
-            "Quorum changes",
-            BLUE,
-            f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0",
-            "quorum changed",
+        .annotation(
+            _annotation(
+                "Quorum changes",
+                BLUE,
+                f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0",
+                "quorum changed",
+            )
         )
+        .annotation(_records())
+    )
+
+
+def _records() -> dashboard.AnnotationQuery:
+    """What the monitor wrote into Grafana itself (`--grafana`): regions with words and links."""
+    tagged = dashboard.AnnotationTarget().limit(100).match_any(False).type("tags")
+    return (
+        dashboard.AnnotationQuery()
+        .name("Incidents, evictions and holds")
+        .datasource(GRAFANA)
+        .enable(True)
+        .icon_color(RED)
+        .target(tagged.tags(["lightkeeper"]))  # type: ignore[arg-type]  # the SDK expects a panel's
     )

@@ -83,8 +83,11 @@ def add(board: dashboard.Dashboard) -> dashboard.Dashboard:
             lines(
                 "Quarantined hosts",
                 Query(f"max(lightkeeper_quarantined_hosts{{{MONITOR}}})", "hosts"),
-                says="Hosts to which no group is admitted. `lightkeeper quarantine list` names "
-                "them and says until when.",
+                Query(f"max(lightkeeper_quarantined_groups{{{MONITOR}}})", "groups"),
+                Query(f"max(lightkeeper_lemon_hosts{{{MONITOR}}})", "lemons"),
+                says="Hosts to which no group is admitted, groups that are admitted nowhere, and "
+                "hosts that fail again and again. `lightkeeper quarantine list` names them and "
+                "says until when.",
             )
         )
     )

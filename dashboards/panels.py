@@ -25,6 +25,8 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+GRAFANA: Final = common.DataSourceRef(type_val="grafana", uid="-- Grafana --")
+"""Its own database, which every Grafana has under this name."""
 GREEN, ORANGE, RED, BLUE, GREY = "green", "orange", "red", "blue", "text"
 
 Levels = Mapping[float, str]

@@ -7,19 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monitor.commands import (
-    analyze,
-    gate,
-    notify,
-    pause,
-    policy,
-    quarantine,
-    replay,
-    run,
-    schedulers,
-    status,
-    stragglers,
-)
 from monitor.commands.errors import FAILED, CommandError, OneLineParser
 
 _ABOUT = """\
@@ -32,6 +19,7 @@ examples:
   lightkeeper monitor --lighthouse http://head:29510       watch a job
   lightkeeper status                                       what the monitor sees
   lightkeeper incidents                                    what went wrong, and what was done
+  lightkeeper admit -- torchrun train.py                   start a group, unless its host is refused
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
 
@@ -40,7 +28,25 @@ every command explains itself: lightkeeper COMMAND --help
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands."""
+    """The parser with all commands.
+
+    They are imported here, not above: `lightkeeper admit` stands before every start of a group.
+    """
+    from monitor.commands import (  # noqa: PLC0415
+        analyze,
+        gate,
+        incidents,
+        notify,
+        pause,
+        policy,
+        quarantine,
+        replay,
+        run,
+        schedulers,
+        status,
+        stragglers,
+    )
+
     plain = argparse.RawDescriptionHelpFormatter
     parser = OneLineParser(
         prog="lightkeeper", description=_ABOUT, epilog=_EXAMPLES, formatter_class=plain
@@ -78,17 +84,18 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "incidents",
         "what went wrong, and what was done",
-        status.INCIDENTS_EXAMPLES,
-        status.add_incidents_arguments,
-        status.run_incidents,
+        incidents.EXAMPLES,
+        incidents.add_arguments,
+        incidents.run,
     )
     add(
         "quarantine",
-        "hosts to which no group may come back",
+        "hosts and groups that may not come back",
         quarantine.EXAMPLES,
         quarantine.add_arguments,
         quarantine.run,
     )
+    commands.add_parser("admit", help="may a group start on this host? then run it", add_help=False)
     add(
         "policy",
         "what may be done about which fault",
@@ -154,6 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["demo"]:  # a process of its own: the monitor does not import the trainer
         os.execv(sys.executable, [sys.executable, "-m", "trainer.demo", *words[1:]])  # noqa: S606
+    if words[:1] == ["admit"]:  # runs beside ranks, where nothing else of the monitor is needed
+        from worker_server.admit import main as admit  # noqa: PLC0415
+
+        return admit(words[1:])
     args = build_parser().parse_args(words)
     try:
         return int(args.carry_out(args))

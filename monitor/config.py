@@ -229,6 +229,27 @@ class KeeperConfig:
     """For so long after its end an eviction counts for these two. Longer holds a fault that hosts
     caused, shorter forgets a program's that takes its time."""
 
+    # -- quarantine: monitor.quarantine ----------------------------------------------------
+    quarantine_again_factor: float = 3.0
+    """A host that lightkeeper quarantines again within `lemon_window_days` is out for so many times
+    as long as the first time (24 h, then 72 h). 1 always gives it the same."""
+    lemon_window_days: float = 28.0
+    """For how long a host's history counts: the window over which Meta looks for lemon nodes (HPCA
+    2025). Longer blames a repaired host for its past, shorter forgets one that fails each month."""
+    lemon_quarantines: int = 3
+    """Times that lightkeeper quarantines a host within the window until it is a lemon, which stays
+    out until a person releases it. 24 h and 72 h did not mend it then; lower takes hosts away that
+    had two unrelated accidents."""
+    lemon_readmissions: int = 2
+    """Times that a host fails again soon after it was let in until it is a lemon."""
+    readmission_hours: float = 24.0
+    """A host that fails again within so long after it was let in was let in too early."""
+    lemon_faults: int = 5
+    """Separate faults of a host within the window until it is a lemon, whether anybody was evicted
+    for them or not (observe mode, guards that held)."""
+    lemon_apart_s: float = 3600.0
+    """Incidents of one host closer together than this are one fault, seen several times."""
+
     # -- evidence: monitor.evidence --------------------------------------------------------
     evidence_deadline_s: float = 3.0
     """All answers of one capture together; an eviction waits half a second more at most. A rank
@@ -256,6 +277,16 @@ class KeeperConfig:
     notify_expire_s: float = 300.0
     """Alertmanager ends an alert that was not sent again for so long; it is sent four times as
     often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
+
+    # -- audit: monitor.audit --------------------------------------------------------------
+    gpus_per_rank: float = 0.0
+    """What a rank occupies: amounts are then GPU-seconds. 0: not told, amounts are rank-seconds."""
+    job_timeout_s: float = 60.0
+    """The job's `timeout`, `quorum_timeout` and the Lighthouse's `join_timeout_ms`: TorchFT's own
+    defaults. What would have been lost without an eviction is reckoned with it; decides nothing."""
+    straggler_horizon_s: float = 3600.0
+    """For how long a straggler is taken to go on at most had nobody evicted it. Higher claims more
+    saved; decides nothing."""
 
     def __post_init__(self) -> None:
         for name in _RANGES:
@@ -369,6 +400,13 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "program_bug_after": (1, 1000),
     "crash_loop_after": (1, 1000),
     "crash_loop_memory_s": (0, 90 * _DAY),
+    "quarantine_again_factor": (1, 1000),
+    "lemon_window_days": (0.001, 366),
+    "lemon_quarantines": (1, 1000),
+    "lemon_readmissions": (1, 1000),
+    "readmission_hours": (0, 24 * 366),
+    "lemon_faults": (1, 1e6),
+    "lemon_apart_s": (0, _DAY),
     "evidence_deadline_s": (0.1, 60),
     "evidence_fresh_s": (0, 3600),
     "evidence_ranks": (1, 4096),
@@ -379,4 +417,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "notify_hold_s": (0, _DAY),
     "notify_give_up_s": (1, 30 * _DAY),
     "notify_expire_s": (4, _DAY),
+    "gpus_per_rank": (0, 1024),
+    "job_timeout_s": (1, _DAY),
+    "straggler_horizon_s": (1, 30 * _DAY),
 }

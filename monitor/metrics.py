@@ -28,7 +28,11 @@ from monitor.snapshot import LighthouseAway, LighthouseView
 from monitor.view import View, groups_of
 
 _TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_STAGE_BUCKETS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_HOSTS_TOLD: Final = 100
+"""Hosts with a record that are told by name: a series each, and names of hosts come and go."""
+_STAGE_BUCKETS: Final = (
+    0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
 
 _MEMBERS_SHOWN: Final = 4096
 """Series of a metric by member; a job of more groups has other worries."""
@@ -144,6 +148,44 @@ class Instruments:
             registry=made,
         )
 
+        self.lost = Counter(
+            "lightkeeper_lost_rank_seconds_total",
+            "Rank-seconds that waited for faults, at least, once their accounts are complete.",
+            ("kind",),
+            registry=made,
+        )
+        self.saved = Counter(
+            "lightkeeper_saved_rank_seconds_total",
+            "Rank-seconds that evictions saved, at least, by lightkeeper's own account.",
+            ("kind",),
+            registry=made,
+        )
+        self.spent = Counter(
+            "lightkeeper_spent_rank_seconds_total",
+            "Rank-seconds that evictions cost more than they may have saved, at most.",
+            ("kind",),
+            registry=made,
+        )
+        self.unaccounted = Counter(
+            "lightkeeper_unaccounted_incidents_total",
+            "Incidents of which it cannot be told what they lost or what their eviction saved.",
+            ("kind", "what"),
+            registry=made,
+        )
+
+    def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
+        """Count one incident's account by its lower bounds; None: it cannot be told."""
+        if lost is None:
+            self.unaccounted.labels(kind, "lost").inc()
+        else:
+            self.lost.labels(kind).inc(max(0.0, lost))
+        if saved is None:
+            self.unaccounted.labels(kind, "saved").inc()
+        elif saved >= 0:
+            self.saved.labels(kind).inc(saved)
+        else:
+            self.spent.labels(kind).inc(-saved)
+
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that these incidents have and had not before."""
         known = {incident.id: incident for incident in before}
@@ -203,6 +245,7 @@ class ViewCollector(Collector):
             yield from _groups(view)
             yield from _lighthouse(view)
             yield from _incidents(view)
+            yield from _quarantine(view)
             yield from _self(view)
             yield from _policy(view)
 
@@ -398,5 +441,27 @@ def _incidents(view: View) -> Iterator[Metric]:
     rows = [(labels, float(count)) for labels, count in sorted(tally.items())]
     text = "Open incidents, by kind, state and severity (info, warning, critical)."
     yield _gauge("incidents", text, ("kind", "state", "severity"), rows)
-    hosts = float(len(view.quarantine))
+
+
+def _quarantine(view: View) -> Iterator[Metric]:
+    """Hosts in quarantine, and those with a record: bounded, worst first."""
+    hosts, groups = float(len(view.quarantine)), float(len(view.quarantine_groups))
     yield _gauge("quarantined_hosts", "Hosts in quarantine.", (), [((), hosts)])
+    yield _gauge("quarantined_groups", "Replica groups in quarantine.", (), [((), groups)])
+    lemons = float(sum(record.lemon is not None for record in view.hosts.values()))
+    yield _gauge(
+        "lemon_hosts", "Hosts that failed so often that they are lemons.", (), [((), lemons)]
+    )
+    told = [record for record in view.hosts.values() if not record.clean]
+    told.sort(key=lambda one: (one.lemon is None, -sum(one.incidents.values()), one.host))
+    rows = []
+    for one in told[:_HOSTS_TOLD]:
+        for signal, count in (
+            ("incidents", sum(one.incidents.values())),
+            ("evictions", one.evictions),
+            ("quarantines", one.quarantines),
+            ("failed_readmissions", one.failed_readmissions),
+        ):
+            rows.append(((str(one.host), signal), float(count)))
+    text = "What happened on a host within the window (28 days), of the 100 worst."
+    yield _gauge("host_offences", text, ("host", "signal"), rows)

@@ -37,12 +37,11 @@ class PauseSwitch:
         self._lock = threading.Lock()
         self._pause: Pause | None = None
 
-    def take_over(self, body: str | None) -> None:
-        """What another monitor saved, or an earlier one; what cannot be read pauses: who knows."""
+    def restore(self, body: str | None) -> None:
+        """Take over what an earlier monitor had saved; what cannot be read pauses: who knows."""
         pause: Pause | None = None
         try:
-            if body is not None:
-                pause = _pause_from(json.loads(body))
+            pause = None if body is None else _pause_from(json.loads(body))
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             log.warning("the saved pause cannot be read (%s): paused until resumed", exc)
             pause = Pause("a saved pause cannot be read", "lightkeeper", self._clock.now_s(), None)

@@ -92,7 +92,7 @@ class Rulebook:
     def __init__(self, first: Effective, told: Mapping[str, Any] | None = None) -> None:
         self._told = dict(told or {})
         self._lock = threading.Lock()
-        self._current = first
+        self._current = self._applied = first
         self._fresh: Effective | None = None
         self._problems: tuple[str, ...] = ()
 
@@ -101,6 +101,12 @@ class Rulebook:
         """What holds, from the next tick on at the latest."""
         with self._lock:
             return self._current
+
+    @property
+    def applied(self) -> Effective:
+        """What the loop has taken up."""
+        with self._lock:
+            return self._applied
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -129,6 +135,7 @@ class Rulebook:
         """What a reload has brought since this was last asked."""
         with self._lock:
             fresh, self._fresh = self._fresh, None
+            self._applied = fresh or self._applied
             return fresh
 
     def troubles(self) -> Iterator[str]:

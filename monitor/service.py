@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
+from monitor.audit.case import Terms
+from monitor.audit.logfile import LogFile
 from monitor.clock import Clock, SteadyClock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, GateCollector, Gatekeeper, Patience
@@ -27,11 +29,14 @@ from monitor.journal.shelf import Limits
 from monitor.journal.shelf import Shelf as JournalShelf
 from monitor.journal.writer import Journal
 from monitor.keeper import Deeds, Keeper, Parts
+from monitor.keeper.auditor import Auditor
+from monitor.keeper.observed import held_back
 from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments, JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
-from monitor.notify import Office, Sink, Terms
+from monitor.notify import Office, Sink
+from monitor.notify import Terms as NotifyTerms
 from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
 from monitor.policy.reading import PolicyError
@@ -87,6 +92,10 @@ class Options:
     """Of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
     """Who is told of quarantine."""
+    audit_log: Path | None = None
+    """Where decisions are written for auditors; None: nowhere but into the store."""
+    audit_log_bytes: int = 64_000_000
+    """When a new file is begun."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
     gate: str | None = None
@@ -144,10 +153,12 @@ class Service:
         self._lease = lease
         remembered = store.remembered()
         clock = SteadyClock()
-        registry, quarantine = Registry(clock, store), Quarantine(clock, store)
+        registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
         found = registry.restore(remembered.targets)
         self.rules = options.rules or standing(options.config)
         pause = PauseSwitch(clock, store)
+        # launchers ask before the first tick as well
+        quarantine.restore(remembered.quarantine, remembered.quarantine_events)
         targets_file = None if options.targets is None else TargetsFile(options.targets)
         if targets_file is not None:
             registry.follow(targets_file.changed() or ())
@@ -155,12 +166,14 @@ class Service:
         fetcher = Fetcher(tls, permit=lease.why_not)
         stack.callback(fetcher.close)
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
-        gatekeeper = self._gatekeeper(fetcher, clock, quarantine, lease)
+        gatekeeper = self._gatekeeper(fetcher, clock, quarantine)
         schedulers = open_schedulers(
-            options.schedulers, store, registry, lambda tls: Fetcher(tls, proxies=True)
+            options.schedulers,
+            store,
+            registry,
+            lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+            stack,
         )
-        for one in schedulers:
-            stack.callback(one.close)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -201,12 +214,7 @@ class Service:
             office = self._office(store, lease, held, instruments, server.url)
             return Deeds(office, self._journal(pipeline, held, evictions, last_tick))
 
-        def may_drain() -> bool:
-            return not self.rules.current.config.observe and lease.why_not() is None
-
-        followers = follow(schedulers, quarantine, may_drain, instruments)
-        if followers is not None:
-            stack.callback(followers.close)
+        followers = follow(schedulers, quarantine, self._may_change, instruments, stack)
         parts = Parts(
             config=options.config,
             clock=clock,
@@ -221,6 +229,7 @@ class Service:
             targets_file=targets_file,
             vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
             evidence=evidence,
+            auditor=self._auditor(store, remembered, instruments),
             lease=lease,
             begin=begin,
             rulebook=self.rules,
@@ -234,7 +243,7 @@ class Service:
         self.keeper.take_part()
         if found or remembered.incidents or remembered.quarantine:
             log.info(
-                "from the store: %d ranks, %d incidents (%d open), %d hosts in quarantine",
+                "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
                 found,
                 len(remembered.incidents),
                 sum(incident.open for incident in remembered.incidents),
@@ -244,6 +253,24 @@ class Service:
         instruments.registry.register(LeaseCollector(lease.standing))
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
+
+    def _auditor(self, store: Store, remembered: Remembered, instruments: Instruments) -> Auditor:
+        options, log = self._options, None
+        config = options.config
+        if options.audit_log is not None:
+            try:
+                log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
+            except OSError as exc:
+                why = exc.strerror or str(exc)
+                raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
+            self._stack.callback(log.close)
+        terms = Terms(
+            gpus_per_rank=config.gpus_per_rank,
+            job_timeout_s=config.job_timeout_s,
+            horizon_s=config.straggler_horizon_s,
+            follow_s=config.follow_s,
+        )
+        return Auditor(store, instruments, terms, remembered, log)
 
     def _store_and_lease(self, url: str) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
@@ -264,16 +291,17 @@ class Service:
         evictions: Sequence[EvictionProgress],
         last_tick: int,
     ) -> Journal | None:
-        options, rules = self._options, self.rules.current
+        options = self._options
         if options.journal is None:
             return None
+        rules = self.rules.applied
         head = Head(
             config=rules.config,
             version=_version(),
             incidents=held.incidents,
             evictions=tuple(evictions),
             policy=rules.policy,
-            would=held.would(),
+            would=held_back(held.decisions),
         )
         shelf = JournalShelf(options.journal, options.limits)
         return Journal(shelf, head, pipeline.memory, after_tick=last_tick or None)
@@ -286,16 +314,21 @@ class Service:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
+    def _may_change(self) -> bool:
+        """Whether gate and schedulers may be told at this moment: not by a standby, nor in observe
+        mode.
+        """
+        return not self.rules.current.config.observe and self._lease.why_not() is None
+
     def _gatekeeper(
-        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine, lease: Lease
+        self, fetcher: Fetcher, clock: Clock, quarantine: Quarantine
     ) -> Gatekeeper | None:
         """Who keeps the gate taught; None where there is no gate."""
         url, token = self._options.gate, self._options.token
         if url is None:
             return None
         gate = Gate(url, fetcher, token)
-        may = lambda: lease.why_not() is None  # noqa: E731 - a question, asked again each time
-        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may)
+        return Gatekeeper(gate, clock=clock, quarantine=quarantine, may=self._may_change)
 
     def _office(
         self,
@@ -316,7 +349,7 @@ class Service:
             self._outside = Fetcher(tls, proxies=True, permit=lease.why_not)
             self._stack.callback(self._outside.close)
         config = options.config
-        terms = Terms(
+        terms = NotifyTerms(
             url=options.public_url or _for_people(url),
             hold_s=config.notify_hold_s,
             give_up_s=config.notify_give_up_s,
@@ -350,6 +383,8 @@ class Service:
             token=self._options.token,
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
+            review=keeper.review,
+            journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
             rules=self.rules,
             pause=parts.pause,

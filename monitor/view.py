@@ -11,12 +11,25 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from monitor.audit.account import account, account_to_json
+from monitor.audit.books import Books
+from monitor.audit.case import Case
+from monitor.audit.review import review_to_json
 from monitor.incident import Incident
 from monitor.lease import Standing
 from monitor.lighthouse_log import LighthouseRecord
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId, group_of_replica
+from monitor.names import (
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    ReplicaId,
+    group_of_replica,
+    split_rank_name,
+)
 from monitor.pipeline import RankHealth, TickResult
 from monitor.policy.effective import Effective
+from monitor.quarantine.record import HostRecord
 from monitor.snapshot import (
     EvictionProgress,
     LighthouseAway,
@@ -25,7 +38,13 @@ from monitor.snapshot import (
     Snapshot,
     Unreachable,
 )
-from monitor.store import DecisionRow, QuarantineEntry, eviction_to_json
+from monitor.store import (
+    DecisionRow,
+    QuarantineEntry,
+    QuarantineEvent,
+    Scope,
+    eviction_to_json,
+)
 from monitor.tempo import Tempo
 
 SCHEMA: Final = 1
@@ -68,7 +87,13 @@ class View:
     bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
+    """Hosts."""
+    quarantine_groups: tuple[QuarantineEntry, ...] = ()
+    hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
+    """The record of every host of which anything is known."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    """What accounts are made from."""
     rules: Effective | None = None
     """The policy that holds."""
     lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
@@ -159,7 +184,14 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "groups": groups_to_json(view),
         "ranks": ranks_to_json(view),
         "incidents": [incident_json(view, one) for one in view.incidents if one.open],
-        "quarantine": [entry_to_json(entry) for entry in view.quarantine],
+        "quarantine": [
+            entry_to_json(entry, view.hosts, entry.incident_id in view.bundles)
+            for entry in view.quarantine
+        ],
+        "quarantine_groups": [
+            entry_to_json(entry, {}, entry.incident_id in view.bundles)
+            for entry in view.quarantine_groups
+        ],
     }
 
 
@@ -269,9 +301,15 @@ def _finite(value: float | None) -> float | None:
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
+def case_of(view: View, incident: Incident) -> Case:
+    """Everything that the account of an incident is made from."""
+    rows = view.decisions.get(incident.id, ())
+    return view.books.case(incident, rows, view.snapshot.now_s)
+
+
 def incident_json(view: View, incident: Incident) -> dict[str, Any]:
     """One incident for a reader: its story, what was decided, and how the eviction went."""
-    verdict = incident.verdict
+    verdict, case = incident.verdict, case_of(view, incident)
     eviction = view.evictions.get(incident.id)
     return {
         "id": incident.id,
@@ -296,6 +334,9 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "resolution": incident.resolution,
         "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
         "eviction": None if eviction is None else eviction_to_json(eviction),
+        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
+        "account": account_to_json(account(case)),
+        "review": None if case.review is None else review_to_json(case.review),
         "bundle": _bundle_json(view, incident.id),
     }
 
@@ -325,10 +366,55 @@ def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:
     bundle = view.bundles.get(incident_id)
     if bundle is None:
         return None
-    url = f"/v1/incidents/{quote(incident_id, safe='')}/bundle"
-    return {"url": url, "bytes": bundle.nbytes, "written_s": bundle.written_s}
+    return {
+        "url": bundle_url(incident_id),
+        "bytes": bundle.nbytes,
+        "written_s": bundle.written_s,
+    }
 
 
-def entry_to_json(entry: QuarantineEntry) -> dict[str, Any]:
-    """One quarantined host."""
-    return asdict(entry)
+def bundle_url(incident_id: IncidentId) -> str:
+    """Where the evidence of an incident is, at this monitor."""
+    return f"/v1/incidents/{quote(incident_id, safe='')}/bundle"
+
+
+def entry_to_json(
+    entry: QuarantineEntry, hosts: Mapping[Host, HostRecord], bundle: bool
+) -> dict[str, Any]:
+    """One quarantined host or group; `bundle`: whether there is one of its incident."""
+    body = asdict(entry)
+    name, scope = body.pop("name"), body.pop("scope")
+    has = bundle and entry.incident_id is not None
+    body = {
+        "scope": str(scope),
+        str(scope): name,
+        **body,
+        "bundle": bundle_url(entry.incident_id) if has and entry.incident_id else None,
+    }
+    if entry.scope is Scope.HOST:
+        record = hosts.get(entry.host, HostRecord(entry.host))
+        body |= {"offences": sum(record.incidents.values()), "lemon": record.lemon}
+    return body
+
+
+def event_to_json(event: QuarantineEvent) -> dict[str, Any]:
+    """One line of the history of a host or a group."""
+    body = asdict(event)
+    name, scope = body.pop("name"), body.pop("scope")
+    return {"scope": str(scope), str(scope): name, **body, "change": str(event.change)}
+
+
+def host_to_json(
+    record: HostRecord, entry: QuarantineEntry | None, ranks: Sequence[RankName]
+) -> dict[str, Any]:
+    """One host: who runs on it, and what its history says."""
+    body = asdict(record)
+    return {
+        "host": body.pop("host"),
+        "ranks": list(ranks),
+        "groups": sorted({split_rank_name(rank)[0] for rank in ranks}),
+        "quarantined": entry is not None,
+        "until_s": None if entry is None else entry.until_s,
+        **body,
+        "incidents": dict(record.incidents),
+    }

@@ -4,12 +4,13 @@ Belongs here: what runs in the rank (attach, reporter, the shared page) and what
 it (the sidecar). Does not belong here: any judgement about who is healthy; that is the
 monitor's. `wire` is the contract with the monitor and the only module it may import.
 
-Nothing in this package raises into training, blocks it, or changes its exit code.
+Nothing in this package raises into training, blocks it, or changes its exit code, unless it was
+told to: with `LIGHTKEEPER_ADMISSION=refuse` a rank that the monitor refuses ends before it begins.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from worker_server.reporter import StepReporter
@@ -24,12 +25,17 @@ def attach(
     rank: int | None = None,
     world_size: int | None = None,
     host: str | None = None,
+    admission: Literal["off", "warn", "refuse"] | None = None,
 ) -> StepReporter:
     """Report this process as a rank and start its WorkerServer; never raises, never waits.
 
     What is not given comes from the launcher's variables (see `identity`): `rank` and
     `world_size` are those in the replica group, `host` the node that a scheduler knows. Calling
     it again gives the same reporter, whatever is given.
+
+    With `admission` (or LIGHTKEEPER_ADMISSION) the monitor is asked first whether this host and
+    group may train, for 2 s at most: `warn` says so when not, `refuse` ends the process with status
+    75 (SystemExit) before training starts. A monitor that is away admits everybody.
     """
     from worker_server import autoload  # noqa: PLC0415  wire stays light
     from worker_server.attachment import attach as attach_now  # noqa: PLC0415
@@ -37,6 +43,6 @@ def attach(
     autoload.fulfil()
     given = {
         "LIGHTKEEPER_JOB": job, "REPLICA_GROUP": group, "RANK": rank, "WORLD_SIZE": world_size,
-        "LIGHTKEEPER_HOST": host,
+        "LIGHTKEEPER_HOST": host, "LIGHTKEEPER_ADMISSION": admission,
     }  # fmt: skip
     return attach_now({name: str(value) for name, value in given.items() if value is not None})

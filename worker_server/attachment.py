@@ -32,6 +32,9 @@ def attach(told: Mapping[str, str] | None = None) -> StepReporter:
 
     Never raises and never waits for the sidecar. Calling it again gives the same reporter.
     `told` wins over the environment. `LIGHTKEEPER=0` in the environment switches it off.
+
+    Raises:
+        SystemExit: only with `LIGHTKEEPER_ADMISSION=refuse`, where the monitor refuses this host.
     """
     global _attached  # noqa: PLW0603  one process is one rank
     if _attached is not None:
@@ -39,8 +42,13 @@ def attach(told: Mapping[str, str] | None = None) -> StepReporter:
     if os.environ.get("LIGHTKEEPER") == "0":
         _attached = NullReporter()
         return _attached
+    environ = {**os.environ, **(told or {})}
+    if (environ.get("LIGHTKEEPER_ADMISSION") or "off") != "off":
+        from worker_server.joining import ask_to_join  # noqa: PLC0415  few ask, and it imports http
+
+        ask_to_join(environ, _warn)
     try:
-        _attached = _attach({**os.environ, **(told or {})})
+        _attached = _attach(environ)
     except Exception as exc:  # noqa: BLE001  training goes on without us
         _attached = NullReporter()
         _warn(f"lightkeeper is not attached: {exc!r}")

@@ -41,6 +41,9 @@ _OPTIONS = (
     _Option("--job", "NAME", "LIGHTKEEPER_JOB", "name of the job"),
     _Option("--group", "NAME", "REPLICA_GROUP", "stable name of this replica group"),
     _Option("--host", "NAME", "LIGHTKEEPER_HOST", "this node as the scheduler names it"),
+    _Option(
+        "--admission", "WORD", "LIGHTKEEPER_ADMISSION", "of quarantined hosts: off, warn, refuse"
+    ),
     _Option("--bind", "ADDRESS", "LIGHTKEEPER_BIND", "where the WorkerServer listens"),
     _Option("--port-base", "PORT", "LIGHTKEEPER_PORT_BASE", "port of group rank 0; others follow"),
     _Option("--run-dir", "DIR", "LIGHTKEEPER_RUN_DIR", "pages, sockets and logs; ours alone"),

@@ -126,13 +126,13 @@ def identity_from(
         SettingError: a rank or a size makes no sense.
     """
     rank, size = _place(environ)
-    group = environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID")
+    group = group_of(environ)
     return wire.Identity(
         job=_job(environ, grouped=group is not None),
         group=wire.GroupName(group or "job"),
         group_rank=rank,
         world_size=size,
-        host=wire.Host(_host(environ, hostname)),
+        host=wire.Host(host_of(environ, hostname)),
         pid=pid,
         incarnation=incarnation,
         place=place_from(environ, hostname, read),
@@ -198,7 +198,13 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def _host(environ: Mapping[str, str], hostname: Callable[[], str]) -> str:
+def group_of(environ: Mapping[str, str]) -> str | None:
+    """The replica group that these variables name; None where nobody names one."""
+    return environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or None
+
+
+def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
+    """The node that this process runs on, as quarantine and the scheduler name it."""
     for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
         # NODE_NAME is a habit in pods as well, but build systems use it for other things.
         told = environ.get(name)

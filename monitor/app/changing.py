@@ -11,13 +11,14 @@ from flask import Blueprint, Response, request
 
 from monitor.app.answers import Refusal, answer, check_origin, check_token, json_body, text_of
 from monitor.app.desk import the_desk
-from monitor.names import GroupName, Host, RankName
-from monitor.store import QuarantineEntry
+from monitor.names import GroupName, IncidentId, RankName
+from monitor.store import KEEPER, QuarantineEntry, Scope
 from monitor.targets import Standing
 from monitor.view import SCHEMA, NotPossible
 from worker_server.wire import Identity, WireError, parse_registration
 
 HOURS_MAX: Final = 24.0 * 366
+_AUTHOR_MAX_CHARS: Final = 80
 _NAME: Final = re.compile(r"[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
 """Names travel into URLs, labels and shells: no blanks, slashes, quotes or control characters."""
 
@@ -74,26 +75,59 @@ def unregister(rank: str) -> Response:
 @changing.put("/v1/quarantine/<host>")
 def quarantine(host: str) -> Response:
     """Refuse a host to launchers."""
-    body, now_s = json_body(), the_desk().clock.now_s()
-    hours = hours_of(body)
-    entry = QuarantineEntry(
-        host=Host(_name("host", host)),
-        reason=text_of(body, "reason"),
-        author="a person",
-        since_s=now_s,
-        until_s=None if hours is None else now_s + hours * 3600.0,
-        incident_id=None,
-    )
-    the_desk().quarantine.add(entry)
-    return answer({"schema": SCHEMA, "host": host, "until_s": entry.until_s})
+    return _hold_out(_name("host", host), Scope.HOST)
+
+
+@changing.put("/v1/quarantine/groups/<group>")
+def quarantine_group(group: str) -> Response:
+    """Keep a replica group out, wherever it starts."""
+    return _hold_out(_name("group", group), Scope.GROUP)
 
 
 @changing.delete("/v1/quarantine/<host>")
 def release(host: str) -> Response:
     """Let a host in again."""
-    if not the_desk().quarantine.release(Host(host)):
-        raise Refusal(404, f"{host} is not quarantined")
-    return answer({"schema": SCHEMA, "host": host})
+    return _let_in(host, Scope.HOST)
+
+
+@changing.delete("/v1/quarantine/groups/<group>")
+def release_group(group: str) -> Response:
+    """Let a replica group in again."""
+    return _let_in(group, Scope.GROUP)
+
+
+def _hold_out(name: str, scope: Scope) -> Response:
+    body, now_s = json_body(), the_desk().clock.now_s()
+    hours, incident = hours_of(body), body.get("incident_id")
+    entry = the_desk().quarantine.add(
+        QuarantineEntry(
+            name=name,
+            reason=text_of(body, "reason"),
+            author=_author(body),
+            since_s=now_s,
+            until_s=None if hours is None else now_s + hours * 3600.0,
+            incident_id=None if incident is None else IncidentId(text_of(body, "incident_id")),
+            scope=scope,
+        )
+    )
+    return answer({"schema": SCHEMA, str(scope): name, "until_s": entry.until_s})
+
+
+def _let_in(name: str, scope: Scope) -> Response:
+    body = json_body()
+    reason = text_of(body, "reason") if body.get("reason") is not None else ""
+    said = the_desk().quarantine.release(name, scope, author=_author(body), reason=reason)
+    if said is None:
+        raise Refusal(404, f"{name} is not quarantined")
+    return answer({"schema": SCHEMA, str(scope): name, "reset": said})
+
+
+def _author(body: Mapping[str, Any]) -> str:
+    """Who says that they ask: shown, and trusted for nothing."""
+    if body.get("author") is None:
+        return "a person"
+    author = text_of(body, "author", _AUTHOR_MAX_CHARS)
+    return f"{author} (by hand)" if author.casefold() == KEEPER else author
 
 
 @changing.post("/v1/groups/<group>/evict")

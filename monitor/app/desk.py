@@ -10,6 +10,7 @@ from typing import Final, cast
 from flask import Flask, current_app
 from prometheus_client import CollectorRegistry
 
+from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
 from monitor.lease import Standing
@@ -42,6 +43,10 @@ class Desk:
     """Whether only this machine can reach the monitor."""
     open_reads: bool = False
     """Whether anybody who reaches the monitor may read ranks through it."""
+    review: Callable[[IncidentId, Review], None] = lambda _, __: None
+    """Raises `NotPossible`."""
+    journal: Path | None = None
+    """Folder of the journal, for who replays it."""
     standing: Callable[[], Standing] | None = None
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None

@@ -11,14 +11,20 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.app.answers import Refusal, answer, dump
 from monitor.app.desk import the_desk
+from monitor.app.viewing import chosen, the_view
+from monitor.audit.choose import Choice
 from monitor.lighthouse import lighthouse_json
-from monitor.names import Host
+from monitor.names import GroupName, Host, RankName
+from monitor.quarantine import HostRecord
+from monitor.store import QuarantineEntry, Scope
 from monitor.view import (
     SCHEMA,
     View,
     degraded,
     entry_to_json,
+    event_to_json,
     groups_to_json,
+    host_to_json,
     incident_json,
     ranks_to_json,
     self_health_to_json,
@@ -49,7 +55,7 @@ def groups() -> Response:
 def lighthouse() -> Response:
     """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
     now_s = the_desk().clock.now_s()
-    return answer({"schema": SCHEMA, **lighthouse_json(_view().lighthouse, now_s)})
+    return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
 
 
 @reading.get("/v1/ranks")
@@ -61,44 +67,94 @@ def ranks() -> Response:
 @reading.get("/v1/incidents")
 def incidents() -> Response:
     """Incidents, newest first, resolved ones too."""
-    limit = _limit()
-    return _rendered(
-        f"incidents {limit}",
-        lambda view: {
-            "schema": SCHEMA,
-            "incidents": [incident_json(view, one) for one in view.incidents[:limit]],
-        },
-    )
+    limit, choice = _limit(), chosen(the_view())
 
+    def body(view: View) -> dict[str, Any]:
+        found = choice.among(view.incidents)[:limit]
+        return {"schema": SCHEMA, "incidents": [incident_json(view, one) for one in found]}
 
-@reading.get("/v1/incidents/<incident_id>")
-def incident(incident_id: str) -> Response:
-    """One incident with its story."""
-    view = _view()
-    for one in view.incidents:
-        if one.id == incident_id:
-            return answer({"schema": SCHEMA, **incident_json(view, one)})
-    raise Refusal(404, f"no such incident: {incident_id}")
+    return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
 
 
 @reading.get("/v1/admission")
 def admission() -> Response:
     """Whether a launcher may start a group on a host."""
-    host = request.args.get("host", "")
+    host, group = request.args.get("host", ""), request.args.get("group", "")
     if not host:
         raise Refusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
-    verdict = the_desk().quarantine.admission(Host(host))
+    verdict = the_desk().quarantine.admission(Host(host), GroupName(group) if group else None)
     body: dict[str, Any] = {"admit": verdict.admit, "reason": verdict.reason}
     if not verdict.admit:
         body["until_s"] = verdict.until_s
+        body["refused"] = [_entry(entry) for entry in verdict.entries]
     return answer(body)
 
 
 @reading.get("/v1/quarantine")
 def quarantine() -> Response:
-    """Hosts in quarantine."""
-    entries = [entry_to_json(entry) for entry in the_desk().quarantine.active()]
-    return answer({"schema": SCHEMA, "quarantine": entries})
+    """Hosts and groups in quarantine."""
+    listed = the_desk().quarantine
+    body = {
+        "schema": SCHEMA,
+        "quarantine": [_entry(entry) for entry in listed.active()],
+        "groups": [_entry(entry) for entry in listed.groups()],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/quarantine/<host>")
+def quarantined(host: str) -> Response:
+    """One host: its entry, its record and its history, newest first."""
+    listed = the_desk().quarantine
+    record = listed.records().get(Host(host), HostRecord(Host(host)))
+    entry = listed.get(host)
+    body = {
+        "schema": SCHEMA,
+        "host": host,
+        "entry": None if entry is None else _entry(entry),
+        "record": host_to_json(record, entry, _ranks_by_host().get(Host(host), ())),
+        "history": [event_to_json(event) for event in listed.history(host)],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/quarantine/groups/<group>")
+def quarantined_group(group: str) -> Response:
+    """One group: its entry and its history, newest first."""
+    listed = the_desk().quarantine
+    entry = listed.get(group, Scope.GROUP)
+    body = {
+        "schema": SCHEMA,
+        "group": group,
+        "entry": None if entry is None else _entry(entry),
+        "history": [event_to_json(event) for event in listed.history(group, Scope.GROUP)],
+    }
+    return answer(body)
+
+
+@reading.get("/v1/hosts")
+def hosts() -> Response:
+    """Every host that runs a rank or has a history, worst first."""
+    listed, ranks = the_desk().quarantine, _ranks_by_host()
+    known = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
+    told = [
+        host_to_json(record, listed.get(host), ranks.get(host, ()))
+        for host, record in sorted(known.items())
+    ]
+    told.sort(key=lambda one: (one["lemon"] is None, not one["quarantined"], -one["offences"]))
+    return answer({"schema": SCHEMA, "hosts": told})
+
+
+def _entry(entry: QuarantineEntry) -> dict[str, Any]:
+    known = entry.incident_id is not None and the_desk().bundle(entry.incident_id) is not None
+    return entry_to_json(entry, the_desk().quarantine.records(), known)
+
+
+def _ranks_by_host() -> dict[Host, list[RankName]]:
+    found: dict[Host, list[RankName]] = {}
+    for target in the_desk().registry.targets():
+        found.setdefault(target.identity.host, []).append(target.rank)
+    return found
 
 
 @reading.get("/v1/sd")
@@ -141,7 +197,7 @@ def readyz() -> Response:
     here, and who is not ready gets no requests. A standby is ready too, but for `?role=active`,
     with which a load balancer finds the one that may be asked for changes.
     """
-    view = _view()
+    view = the_view()
     age_s = the_desk().clock.now_s() - view.snapshot.now_s
     if age_s > max(_STALE_TICKS * the_desk().tick_s, _STALE_LEAST_S):
         raise Refusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
@@ -162,13 +218,6 @@ def _standing() -> dict[str, Any]:
     return (
         {"role": "active", "lease": None} if told is None else {"role": told["role"], "lease": told}
     )
-
-
-def _view() -> View:
-    view = the_desk().view()
-    if view is None:
-        raise Refusal(503, "the monitor has not looked yet: try again in a second")
-    return view
 
 
 def _limit() -> int:
@@ -201,7 +250,7 @@ _bodies = _Bodies()
 
 
 def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Response:
-    return Response(_bodies.get(_view(), name, render), content_type="application/json")
+    return Response(_bodies.get(the_view(), name, render), content_type="application/json")
 
 
 def _discovery() -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from monitor.commands.errors import FAILED, USAGE, CommandError
 _TIMEOUT_S = 10.0
 
 
-def add_ask_options(parser: argparse.ArgumentParser) -> None:
-    """`--monitor` and `--format`."""
+def add_monitor_option(parser: argparse.ArgumentParser) -> None:
+    """`--monitor`."""
     parser.add_argument(
         "--monitor",
         metavar="URL",
@@ -24,6 +24,11 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
         help="the monitor to ask (default: LIGHTKEEPER_MONITOR, or http://127.0.0.1:8470); of "
         "several (A,B) the first that answers, for changes the active one",
     )
+
+
+def add_ask_options(parser: argparse.ArgumentParser) -> None:
+    """`--monitor` and `--format`."""
+    add_monitor_option(parser)
     parser.add_argument(
         "--format",
         choices=("table", "json"),
@@ -45,10 +50,30 @@ def ask(
     Raises:
         CommandError: the monitor is away, or said no.
     """
+    base, said = _first(args, path, method, body, token)
+    return _object(base, said)
+
+
+def ask_bytes(args: argparse.Namespace, path: str) -> bytes:
+    """An answer that is no JSON.
+
+    Raises:
+        CommandError: the monitor is away, or said no.
+    """
+    return _first(args, path, "GET", None, None)[1].content
+
+
+def _first(
+    args: argparse.Namespace,
+    path: str,
+    method: str,
+    body: Mapping[str, Any] | None,
+    token: str | None,
+) -> tuple[str, requests.Response]:
     problems: list[CommandError] = []
-    for base in [one.strip() for one in args.monitor.split(",")]:
+    for base in [one.strip().rstrip("/") for one in args.monitor.split(",")]:
         try:
-            return _ask(base.rstrip("/"), path, method, body, token)
+            return base, _ask(base, path, method, body, token)
         except _OtherError as exc:
             problems.append(exc)
     raise CommandError("; ".join(str(one) for one in problems), FAILED)
@@ -63,7 +88,7 @@ class _OtherError(CommandError):
 
 def _ask(
     base: str, path: str, method: str, body: Mapping[str, Any] | None, token: str | None
-) -> dict[str, Any]:
+) -> requests.Response:
     if not base.startswith(("http://", "https://")):
         raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT", USAGE)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -81,15 +106,20 @@ def _ask(
     except requests.exceptions.RequestException as exc:
         why = "no answer in time" if isinstance(exc, requests.Timeout) else "nobody listens there"
         raise _OtherError(f"cannot reach the monitor at {base}: {why}") from exc
+    if said.status_code != 200:
+        answer = _object(base, said)
+        why = answer.get("error", f"status {said.status_code}")
+        if answer.get("role") == "standby":
+            raise _OtherError(f"the monitor at {base} says: {why}")
+        raise CommandError(f"the monitor at {base} says: {why}", FAILED)
+    return said
+
+
+def _object(base: str, said: requests.Response) -> dict[str, Any]:
     try:
         answer = json.loads(said.content)
     except (ValueError, RecursionError) as exc:
         raise CommandError(f"{base} is not a monitor: it answers no JSON", FAILED) from exc
     if not isinstance(answer, dict):
         raise CommandError(f"{base} is not a monitor: it answers no object", FAILED)
-    if said.status_code != 200:
-        why = answer.get("error", f"status {said.status_code}")
-        if answer.get("role") == "standby":
-            raise _OtherError(f"the monitor at {base} says: {why}")
-        raise CommandError(f"the monitor at {base} says: {why}", FAILED)
     return answer

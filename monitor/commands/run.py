@@ -9,10 +9,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from monitor.commands.audit_options import add_audit_options, audit_log_bytes
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.notify import add_notify_options, public_url_of, sinks_of
 from monitor.commands.policy import refused
@@ -150,6 +150,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=24.0,
         help="how long the host of an evicted group is refused (%(default)g; 0: until released)",
     )
+    add_audit_options(parser)
     _add_journal_options(parser)
     parser.add_argument(
         "--set",
@@ -221,24 +222,26 @@ def run(args: argparse.Namespace) -> int:
         stop = threading.Event()
         loop = threading.Thread(target=service.run, args=(stop,), name="keep", daemon=True)
         loop.start()
-        while loop.is_alive() and not _told_to_stop(signals, service.reload):
-            pass
+        while loop.is_alive():
+            came = _signal(signals)
+            if came in _RELOADS:
+                service.reload()
+            elif came is not None:
+                break
         log.info("stopping")
         stop.set()
         loop.join(_LAST_TICK_S)
     return DONE
 
 
-def _told_to_stop(signals: frozenset[signal.Signals], reload: Callable[[], None]) -> bool:
-    """Whether a signal to stop came within a second; one to reload is obeyed.
+def _signal(signals: frozenset[signal.Signals]) -> int | None:
+    """The one that came within a second.
 
     CPython 3.11 returns what lay in memory when a SIGSTOP and SIGCONT interrupt the wait for longer
     than its timeout, so the signal is looked at.
     """
     told = signal.sigtimedwait(signals, 1.0)
-    if told is not None and told.si_signo in signals & _RELOADS:
-        reload()
-    return told is not None and told.si_signo in _SIGNALS
+    return told.si_signo if told is not None and told.si_signo in signals else None
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -270,6 +273,8 @@ def _options(args: argparse.Namespace) -> Options:
         public_url=public_url_of(args),
         journal=None if args.no_journal else journal,
         limits=_limits(args),
+        audit_log=args.audit_log,
+        audit_log_bytes=audit_log_bytes(args),
         rules=rules,
         gate=args.gate,
         schedulers=schedulers_of(args),
@@ -302,6 +307,7 @@ def _rules(args: argparse.Namespace) -> Rulebook:
         "min_replicas": args.min_replicas,
         "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
         "observe": args.observe or None,
+        "gpus_per_rank": args.gpus_per_rank,
     }
     for text in args.set:
         name, equals, value = text.partition("=")

@@ -1,10 +1,9 @@
-"""`lightkeeper status` and `lightkeeper incidents`: what a running monitor sees."""
+"""`lightkeeper status`: what a running monitor sees."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
-from urllib.parse import quote
 
 from rich.console import Console
 from rich.text import Text
@@ -20,23 +19,10 @@ examples:
   lightkeeper status --monitor http://head:8470 --format json | jq '.ranks[] | .rank + " " + .phase'
   watch -n 1 lightkeeper status
 """
-INCIDENTS_EXAMPLES = """\
-examples:
-  lightkeeper incidents                     the latest, newest first
-  lightkeeper incidents ID                  one, with its story
-  lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
-"""
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `status`."""
-    add_ask_options(parser)
-
-
-def add_incidents_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `incidents`."""
-    parser.add_argument("id", nargs="?", help="show one incident with its story")
-    parser.add_argument("--limit", type=int, default=20, help="how many (default: %(default)s)")
     add_ask_options(parser)
 
 
@@ -107,65 +93,3 @@ def _lighthouse(lighthouse: dict[str, Any]) -> str:
         return f"Lighthouse away: {lighthouse['reason']}"
     members = ", ".join(member["group"] for member in lighthouse["members"]) or "nobody"
     return f"quorum {lighthouse['quorum_id']}: {members}"
-
-
-def run_incidents(args: argparse.Namespace) -> int:
-    """The latest incidents, or one with its story."""
-    if args.id is not None:
-        return _one(args)
-    body = ask(args, f"/v1/incidents?limit={args.limit}")
-    if args.format == "json":
-        print_json(body)
-        return DONE
-    incidents = table("incidents", "id", "since", "kind", "state", "severity", "culprits", "what")
-    for one in body["incidents"]:
-        incidents.add_row(
-            cell(one["id"]),
-            cell(moment(one["milestones"]["first_seen_s"])),
-            cell(one["kind"]),
-            word(one["state"]),
-            word(one["severity"]),
-            cell(one["culprits"]),
-            cell(one["reason"]),
-        )
-    console().print(incidents)
-    return DONE
-
-
-def _reason(row: dict[str, Any]) -> str:
-    """Of a decision, with what would release a hold and what observe mode held back."""
-    said = str(row["reason"])
-    if would := row.get("would"):
-        hosts = ", ".join(would["quarantine"]) or "no host"
-        said += f" (rungs: {', '.join(would['rungs'])}; quarantine: {hosts})"
-    return f"{said}; released by: {row['release']}" if row.get("release") else said
-
-
-def _one(args: argparse.Namespace) -> int:
-    body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
-    if args.format == "json":
-        print_json(body)
-        return DONE
-    out = console()
-    out.print(
-        Text(f"{body['id']}: {body['kind']}, {body['severity']}, {body['state']}", style="bold")
-    )
-    out.print(Text(body["reason"]))
-    for source, seen in body["evidence"].items():
-        out.print(Text(f"  {source}: {seen}"))
-    story = table("story", "when", "after", "to", "why")
-    began_s = body["milestones"]["first_seen_s"]
-    lines = [(line["at_s"], line["to"], line["reason"]) for line in body["story"]]
-    lines += [
-        (row["at_s"], f"{row['action']} {row['guard'] or ''}".strip(), _reason(row))
-        for row in body["decisions"]
-    ]
-    for rung in (body["eviction"] or {}).get("rungs", []):
-        lines.append((rung["started_s"], rung["rung"], rung["detail"]))
-    for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
-        story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
-    out.print(story)
-    _print_bundle(out, args, body)
-    if body["resolution"]:
-        out.print(Text(f"resolved: {body['resolution']}", style="green"))
-    return DONE

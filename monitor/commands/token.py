@@ -9,7 +9,7 @@ from pathlib import Path
 from monitor.commands.errors import USAGE, CommandError
 
 
-def add_token_option(parser: argparse.ArgumentParser) -> None:
+def add_token_option(parser: argparse._ActionsContainer) -> None:
     """`--token-file`."""
     parser.add_argument(
         "--token-file",

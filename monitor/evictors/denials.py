@@ -7,6 +7,7 @@ evicted or did not start where it must not:
   processes were seen gone and it had left the quorum; where that is never shown, for a day;
 - a quarantined host is refused, unless an incarnation that started there before it was quarantined
   still runs and was not evicted: quarantine keeps groups from coming back and ends none;
+- a quarantined group is denied by name, all but what ran before;
 - a group of which an incarnation was evicted from, or started on, a quarantined host is denied by
   name: its incarnations known to run elsewhere are admitted, those on such a host refused, and one
   that nobody knows yet is held by the gate until the next list, a few seconds.
@@ -42,8 +43,12 @@ def deny_list(
     quarantine: Sequence[QuarantineEntry],
     known: Sequence[Incarnation],
     now_s: float,
+    groups: Sequence[QuarantineEntry] = (),
 ) -> tuple[Denial, ...]:
-    """The whole list, sorted, each name once."""
+    """The whole list, sorted, each name once.
+
+    `quarantine` names hosts, `groups` replica groups.
+    """
     evicted = _evicted(evictions, now_s)
     hosts = {entry.host: entry for entry in quarantine if _in_force(entry, now_s)}
     denials = [*evicted.values()]
@@ -51,13 +56,19 @@ def deny_list(
         if not any(host in one.hosts and _settled(one, entry, evicted, now_s) for one in known):
             reason = f"host quarantined: {entry.reason}"
             denials.append(_denial(Scope.HOST, host, reason, entry.until_s, entry.incident_id))
-    denials += _groups(hosts, known, evicted, now_s)
+    by_name = {one.name: one for one in _groups(hosts, known, evicted, now_s)}
+    for entry in groups:
+        if _in_force(entry, now_s):
+            by_host = by_name.get(entry.name)
+            astray = frozenset() if by_host is None else by_host.refused
+            by_name[entry.name] = _held_out(entry, known, evicted, now_s, astray)
+    denials += by_name.values()
     sound = (one for one in denials if one.name.isprintable() and len(one.name) <= NAME_MAX)
     return tuple(sorted(sound, key=lambda one: (one.scope, one.name)))[:DENIALS_MAX]
 
 
 def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
-    return bool(entry.host) and (entry.until_s is None or entry.until_s > now_s)
+    return bool(entry.name) and (entry.until_s is None or entry.until_s > now_s)
 
 
 def _evicted(evictions: Iterable[EvictionProgress], now_s: float) -> dict[ReplicaId, Denial]:
@@ -113,6 +124,29 @@ def _groups(
         )
         for group, entry in barred.items()
     ]
+
+
+def _held_out(
+    entry: QuarantineEntry,
+    known: Sequence[Incarnation],
+    evicted: Mapping[ReplicaId, Denial],
+    now_s: float,
+    astray: frozenset[ReplicaId],
+) -> Denial:
+    """A group that may come back nowhere; what ran before goes on, unless its host forbids it."""
+    mine = [one for one in known if one.group == entry.name]
+    settled = {one.replica_id for one in mine if _settled(one, entry, evicted, now_s)}
+    admitted = settled - astray
+    refused = [one.replica_id for one in mine if one.replica_id not in admitted]
+    return _denial(
+        Scope.GROUP,
+        entry.name,
+        f"{entry.name} is quarantined: {entry.reason}",
+        entry.until_s,
+        entry.incident_id,
+        admitted=frozenset(admitted),
+        refused=frozenset(refused[-IDS_MAX:]),
+    )
 
 
 def _admitted(

@@ -142,9 +142,9 @@ class Gatekeeper:
         """Look once, and teach if what it shows is not what it should have."""
         view = self._gate.begin_look(ASK_S).result(ASK_S + _LOOP_LATE_S)
         self._note(view)
+        wanted = self.wanted()  # also of a standby: it remembers what the active one evicts
         if isinstance(view, GateAway) or not self._may():
             return
-        wanted = self.wanted()
         if _same(wanted, view.denied, self._clock.now_s()):
             self._problem = None
             return
@@ -173,7 +173,8 @@ class Gatekeeper:
                 del self._past[incident_id]
         with self._lock:
             known = self._where.all()
-        return deny_list(self._past.values(), self._quarantine.active(), known, now_s)
+        hosts, groups = self._quarantine.active(), self._quarantine.groups()
+        return deny_list(self._past.values(), hosts, known, now_s, groups)
 
     def _note(self, view: GateView | GateAway) -> None:
         if isinstance(view, GateAway) and isinstance(self._view, GateView):

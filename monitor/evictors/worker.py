@@ -225,9 +225,9 @@ class Evictors:
                 failed = f"the evictor crashed: {type(exc).__name__}: {exc}"
             if case.dropped or self._stop.is_set():
                 continue
-            self._update(case, failed=failed, ended_s=self._clock.now_s())
             if failed is not None:
                 self._fail(case, failed)
+            self._update(case, ended_s=self._clock.now_s())
             with self._lock:
                 case.ended = True
                 self._news.append(case.progress)

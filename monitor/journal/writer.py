@@ -151,7 +151,7 @@ class Journal:
             turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
             if full or not turn:
                 return
-        self._put_turn(snapshot.tick, snapshot.now_s)
+        self._put_turn(snapshot.now_s, snapshot.tick)
 
     def reconfigure(
         self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
@@ -164,10 +164,10 @@ class Journal:
             self._head = replace(self._head, config=config, policy=policy)
             if self._broken:
                 return  # nothing is written until a new file begins anyway
-        self._put_turn(after_tick, now_s)
+        self._put_turn(now_s, after_tick)
 
-    def _put_turn(self, after_tick: int, now_s: float) -> None:
-        made = self._turn(now_s, after_tick)
+    def _put_turn(self, now_s: float, tick: int) -> None:
+        made = self._turn(now_s, tick)
         with self._changed:
             self._turn_asked = self._broken = False
             self._queue.append(made)

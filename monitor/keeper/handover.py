@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from monitor.keeper.docket import Docket
+from monitor.keeper.observed import held_back
 from monitor.keeper.parts import Deeds, Parts
 from monitor.pausing import SWITCH
 from monitor.store import Fence, Remembered
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from monitor.lease import Lease
 
 log = logging.getLogger(__package__)
+
+_READ_SHARE: Final = 10.0
+"""A standby reads a store with thousands of incidents no more than a tenth of its time."""
 
 
 class Handover:
@@ -38,6 +42,7 @@ class Handover:
         """Under which this monitor acts, once it has taken over."""
         self._read: int | None = None
         """The store's number of writes when a standby read it last."""
+        self._next_s = 0.0
         self.deeds = Deeds(parts.notify, parts.journal)
 
     @property
@@ -86,23 +91,27 @@ class Handover:
     def _look_on(self, lease: Lease) -> None:
         """What the active monitor wrote since the last look."""
         writes, parts = lease.writes(), self._parts
-        if writes is None or writes == self._read:
+        began_s = parts.clock.now_s()
+        if writes is None or writes == self._read or began_s < self._next_s:
             return
         found = parts.store.remembered()
         parts.evictors.follow(found.evictions)
-        parts.judge.go_on(
-            found.incidents, parts.evictors.progress(), would=found.would(), deciding=False
-        )
+        progress, would = parts.evictors.progress(), held_back(found.decisions)
+        parts.judge.go_on(found.incidents, progress, deciding=False, would=would)
         self._adopt(found)
         self._read = writes
+        now_s = parts.clock.now_s()
+        self._next_s = now_s + _READ_SHARE * (now_s - began_s)
 
     def _lead(self, fence: Fence, tick: int) -> None:
         parts = self._parts
         found = parts.store.lead(fence)
         evictions = parts.evictors.restore(found.evictions)
-        parts.judge.go_on(found.incidents, evictions, would=found.would())
+        parts.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
         self._adopt(found)
-        parts.registry.save_all()
+        parts.registry.save_all(found.targets)
+        if parts.evidence is not None:
+            parts.evidence.look_again()
         self._docket.take_over(found, parts.clock.now_s())
         if parts.begin is not None:
             self.deeds = parts.begin(found, evictions, tick)
@@ -110,10 +119,10 @@ class Handover:
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
     def _adopt(self, found: Remembered) -> None:
-        self._parts.quarantine.take_over(found.quarantine)
+        self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
         self._parts.registry.adopt(found.targets)
         if self._parts.pause is not None:
-            self._parts.pause.take_over(found.switches.get(SWITCH))
+            self._parts.pause.restore(found.switches.get(SWITCH))
         if self._parts.gatekeeper is not None:
             self._parts.gatekeeper.remember(found.evictions)
         self._show(found)

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from monitor.audit.books import Books
+from monitor.audit.review import Review
 from monitor.chronicle import Chronicle
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
+from monitor.incident import Incident
 from monitor.journal.writer import Stats
 from monitor.keeper.docket import Docket
 from monitor.keeper.handover import Handover
+from monitor.keeper.observed import rungs_for
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
-from monitor.keeper.rungs import rungs_for
 from monitor.keeper.troubles import troubles
 from monitor.keeper.unfinished import MANUAL
 from monitor.lighthouse_log import LighthouseRecord
@@ -30,6 +33,7 @@ from monitor.notify import Known
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.poller import Sweep
+from monitor.quarantine import offences
 from monitor.snapshot import (
     NO_LIGHTHOUSE,
     Failure,
@@ -99,10 +103,10 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
-        with self._part("lease"):
-            self.take_part()
         with self._part("policy"):
             self._reconfigure()
+        with self._part("lease"):
+            self.take_part()
         with self._part("targets"):
             self._refresh_targets()
         snapshot = None
@@ -164,10 +168,15 @@ class Keeper:
 
     def _show_stored(self, found: Remembered) -> None:
         self._chronicle = Chronicle(found)
+        if self._parts.auditor is not None:
+            self._parts.auditor.adopt(found)
         self._result = replace(self._result, incidents=self._chronicle.incidents())
 
     def _told(self, row: DecisionRow) -> None:
         self._chronicle.take_decision(row)
+        if self._parts.auditor is not None:
+            with self._part("audit"):
+                self._parts.auditor.decided(row, self._chronicle.get(row.incident_id))
 
     def _reconfigure(self) -> None:
         """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
@@ -278,6 +287,9 @@ class Keeper:
         parts.instruments.count_incidents(result.changed, [one for one in before if one])
         parts.store.save_incidents(result.changed)
         self._chronicle.take_incidents(result.changed)
+        with self._part("offences"):
+            self._remember_offences(result, [one for one in before if one], snapshot)
+        self._audit(snapshot, result, {one.id: one for one in before if one})
         with self._deciding:
             for decision in result.decisions:
                 self._log(decision)
@@ -286,10 +298,9 @@ class Keeper:
                     self._decided(decision, snapshot)
                 else:
                     self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
-                    row = parts.store.save_decision(
-                        decision, snapshot.now_s, rungs=rungs_for(decision, parts)
-                    )
-                    self._chronicle.take_decision(row)
+                    rungs = rungs_for(decision, parts)
+                    row = parts.store.save_decision(decision, snapshot.now_s, rungs=rungs)
+                    self._told(row)
                     parts.instruments.holds.labels(str(decision.guard)).inc()
             patience_s = parts.config.eviction_deadline_s
             for evict in self._docket.review(snapshot, self._chronicle.get, self._held, patience_s):
@@ -298,6 +309,25 @@ class Keeper:
         parts.store.flush()
         self._chronicle.take_evictions(parts.evictors.progress())
         self._count_evictions()
+
+    def _remember_offences(
+        self, result: TickResult, before: Sequence[Incident], snapshot: Snapshot
+    ) -> None:
+        """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
+        quarantine, known = self._parts.quarantine, {one.id: one for one in before}
+        quarantine.take(offences.accusations(result.changed, known, snapshot))
+        quarantine.take(offences.evictions(result.decisions, self._chronicle.get, snapshot))
+
+    def _audit(
+        self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
+    ) -> None:
+        """Note what the account of an incident needs, before anything is carried out."""
+        parts, chronicle = self._parts, self._chronicle
+        if parts.auditor is not None:
+            with self._part("audit"):
+                hosts = parts.quarantine.active()
+                parts.auditor.took_place(snapshot, result.changed, before, hosts)
+                parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
         incident = self._chronicle.get(evict.incident_id)
@@ -372,7 +402,10 @@ class Keeper:
             bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
+            quarantine_groups=parts.quarantine.groups(),
+            hosts=parts.quarantine.records(),
             tempos=tempos,
+            books=Books() if parts.auditor is None else parts.auditor.books,
             troubles=(
                 *self._notes,
                 *troubles(parts, result, self._broken, self._handover.deeds),
@@ -381,6 +414,20 @@ class Keeper:
             standing=None if parts.lease is None else parts.lease.standing(),
             lighthouse=self._lighthouse,
         )
+
+    # -- said afterwards ----------------------------------------------------------------------
+
+    def review(self, incident_id: IncidentId, said: Review) -> None:
+        """A person judged an incident.
+
+        Raises:
+            NotPossible: there is no such incident, or nobody keeps books.
+        """
+        auditor = self._parts.auditor
+        if auditor is None or self._chronicle.get(incident_id) is None:
+            raise NotPossible(f"no such incident: {incident_id}")
+        auditor.review(incident_id, said)
+        self._parts.store.flush()
 
     # -- by hand ------------------------------------------------------------------------------
 

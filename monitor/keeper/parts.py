@@ -12,6 +12,7 @@ from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
 from monitor.incident import Incident
 from monitor.journal.writer import Journal
+from monitor.keeper.auditor import Auditor
 from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
@@ -41,8 +42,8 @@ class Judge(Protocol):
         incidents: Sequence[Incident],
         evictions: Sequence[EvictionProgress],
         *,
-        would: Sequence[PastEviction] = (),
         deciding: bool = True,
+        would: Sequence[PastEviction] = (),
     ) -> None:
         """Go on from what the store holds; what was seen stays."""
         ...
@@ -86,6 +87,7 @@ class Parts:
     evidence: Evidence | None = None
     notify: Office | None = None
     journal: Journal | None = None
+    auditor: Auditor | None = None
     lease: Lease | None = None
     """None: there is no other monitor, and this one acts."""
     begin: Callable[[Remembered, Sequence[EvictionProgress], int], Deeds] | None = None

@@ -26,7 +26,7 @@ def troubles(
         yield f"the lease cannot be renewed ({problem}): nobody acts"
     several = (
         parts.evidence, deeds.notify, deeds.journal, parts.rulebook, parts.gatekeeper,
-        parts.schedulers,
+        parts.schedulers, parts.auditor,
     )  # fmt: skip
     for part in several:
         if part is not None:

@@ -8,23 +8,31 @@ up a tick (`store`). Not here: who may write (`lease`), what is shown (`chronicl
 
 from monitor.store.place import Place, StoreError, parse_place
 from monitor.store.rows import (
+    KEEPER,
+    Change,
     DecisionRow,
     DecisionState,
     Fence,
     QuarantineEntry,
+    QuarantineEvent,
     Remembered,
+    Scope,
     eviction_from_json,
     eviction_to_json,
 )
 from monitor.store.store import Store
 
 __all__ = [
+    "KEEPER",
+    "Change",
     "DecisionRow",
     "DecisionState",
     "Fence",
     "Place",
     "QuarantineEntry",
+    "QuarantineEvent",
     "Remembered",
+    "Scope",
     "Store",
     "StoreError",
     "eviction_from_json",

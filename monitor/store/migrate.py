@@ -1,13 +1,15 @@
 """Makes a database ours: makes the tables, or brings those of an earlier version up to date.
 
-Schema 1 (before two monitors could share a store) had no lease, and decisions without a state. A
-migration only adds: tables that are missing, and columns, which are NULL in old rows. An earlier
+Schema 1 (before two monitors could share a store) had no lease, decisions without a state, and a
+quarantine of hosts only, whose rows move to a table that knows groups as well. Else a migration
+only adds: tables that are missing, and columns, which are NULL in old rows. An earlier
 lightkeeper refuses a store of a later schema, and says so.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,14 @@ from sqlalchemy import Connection, Engine, delete, insert, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
 from monitor.store.place import Place, StoreError
-from monitor.store.tables import LEASE, METADATA, SCHEMA, VERSION
+from monitor.store.tables import (
+    LEASE,
+    METADATA,
+    QUARANTINE,
+    QUARANTINE_ENTRIES,
+    SCHEMA,
+    VERSION,
+)
 
 _KNOWN: Final = (1, SCHEMA)
 _LOCK: Final = 0x6C6B  # "lk": of two monitors that start at once one migrates
@@ -100,8 +109,19 @@ def _bring_up(db: Connection, place: Place, version: int) -> None:
             if column.name not in known:
                 said = CreateColumn(column).compile(dialect=db.dialect)
                 db.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {said}")
+    _move_hosts(db)
     if db.scalar(select(LEASE.c.epoch).where(LEASE.c.scope == SCOPE)) is None:
         db.execute(insert(LEASE).values(scope=SCOPE, epoch=0, beat=0, writes=0, ttl_s=0.0))
+
+
+def _move_hosts(db: Connection) -> None:
+    known = {name for (name,) in db.execute(select(QUARANTINE_ENTRIES.c.name))}
+    for row in db.execute(select(QUARANTINE)).mappings().all():
+        if row["host"] not in known:
+            body = {"name": row["host"], "scope": "host", **row}
+            key = {"scope": "host", "name": row["host"]}
+            db.execute(insert(QUARANTINE_ENTRIES).values(**key, body=json.dumps(body)))
+    db.execute(delete(QUARANTINE))
 
 
 def _refuse_others(place: Place, version: int) -> None:

@@ -14,8 +14,9 @@ from monitor.names import IncidentId
 from monitor.store.rows import (
     DecisionRow,
     DecisionState,
-    QuarantineEntry,
     Remembered,
+    entry_from_row,
+    event_from_row,
     eviction_from_json,
 )
 
@@ -48,9 +49,6 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         "decisions", "incident_id", "at_s", "action", "guard", "reason", "body", "state", "author",
         "epoch", "attempt", "ended_s", "outcome", order="at_s",
     )  # fmt: skip
-    quarantine = rows(
-        "quarantine", "host", "reason", "author", "since_s", "until_s", "incident_id", order="host"
-    )
     notices = rows("notices", "sink", "key", "body", order="key")
     found = Remembered(
         incidents=read(
@@ -62,9 +60,20 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
             rows("evictions", "body", order="asked_s"),
             lambda body: eviction_from_json(json.loads(body)),
         ),
-        quarantine=read(quarantine, QuarantineEntry),
+        quarantine=read(
+            rows("quarantine_entries", "body", order="scope"),
+            lambda body: entry_from_row(json.loads(body)),
+        ),
+        quarantine_events=read(
+            rows("quarantine_events", "body", order="at_s"),
+            lambda body: event_from_row(json.loads(body)),
+        ),
         targets=read(rows("targets", "body", order="rank"), json.loads),
         notices=read(notices, lambda sink, key, body: (sink, key, json.loads(body))),
+        audit=read(
+            rows("audit", "incident_id", "part", "body", order="incident_id"),
+            lambda incident_id, part, body: (IncidentId(incident_id), part, json.loads(body)),
+        ),
         switches=dict(rows("switches", "name", "body", order="name")),
     )
     return found, bad

@@ -1,15 +1,14 @@
-"""What is remembered, as frozen values, and an eviction as JSON. Pure."""
+"""What is remembered, as frozen values, and their JSON. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.policy import PastEviction
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome, RungResult
 
 
@@ -58,6 +57,17 @@ class DecisionRow:
         return {RankName(rank): str(one) for rank, one in self.body.get("accused", {}).items()}
 
 
+KEEPER: Final = "lightkeeper"
+"""The author of what no person asked for."""
+
+
+class Scope(StrEnum):
+    """What is held out."""
+
+    HOST = "host"
+    GROUP = "group"
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Who writes: only while the lease's row says so in the same transaction."""
@@ -68,16 +78,68 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """A host to which no group may come back."""
+    """A host to which no group may come back, or a replica group that may not come back at all."""
 
-    host: Host
+    name: str
+    """Of the host, or of the group where `scope` says so."""
     reason: str
     author: str
-    """`lightkeeper`, or who asked for it."""
+    """`KEEPER`, or who asked for it, by their own account: shown, and trusted for nothing."""
     since_s: float
     until_s: float | None
     """None: until a person releases it."""
     incident_id: IncidentId | None
+    scope: Scope = Scope.HOST
+    kind: str | None = None
+    """Of the incident, where there is one."""
+    findings: str = ""
+    """What the verdict rested on, in one line."""
+    note: str = ""
+    """Why for so long: the host's record; empty when there is nothing to say."""
+
+    @property
+    def host(self) -> Host:
+        """The name, of those whose scope is a host."""
+        return Host(self.name)
+
+
+class Change(StrEnum):
+    """What happened to a host or a group."""
+
+    ADDED = "added"  # to the quarantine
+    EXTENDED = "extended"
+    SHORTENED = "shortened"
+    RELEASED = "released"  # by a person
+    EXPIRED = "expired"
+    ACCUSED = "accused"  # an incident fired whose culprit ran there
+    EVICTED = "evicted"  # the culprit's group was asked out
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEvent:
+    """One line of the history of a host or a group."""
+
+    at_s: float
+    change: Change
+    name: str
+    reason: str
+    author: str = KEEPER
+    scope: Scope = Scope.HOST
+    until_s: float | None = None
+    incident_id: IncidentId | None = None
+    kind: str | None = None
+    findings: str = ""
+    signature: str = ""
+    """Of the incident."""
+    wide: bool = False
+    """Whether the incident held up other replica groups than the culprit's."""
+
+    @property
+    def id(self) -> str:
+        """The same for the same thing: what an incident says of a host is told once."""
+        once = self.change in (Change.ACCUSED, Change.EVICTED)
+        told = self.incident_id if once else f"{self.at_s:.3f}"
+        return f"{self.scope}/{self.name}/{self.change}/{told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +151,16 @@ class Remembered:
     decisions: tuple[DecisionRow, ...] = ()
     evictions: tuple[EvictionProgress, ...] = ()
     quarantine: tuple[QuarantineEntry, ...] = ()
+    """Hosts and groups."""
+    quarantine_events: tuple[QuarantineEvent, ...] = ()
+    """Oldest first."""
     targets: tuple[Mapping[str, Any], ...] = ()
     notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
     """Sink, key, and what it was told."""
+    audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
+    """Incident, part (`keeper.auditor`), and what was noted."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> what was last said."""
-
-    def would(self) -> tuple[PastEviction, ...]:
-        """Evictions that observe mode had held back, oldest first."""
-        return tuple(
-            PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
-            for row in self.decisions
-            if row.action == "would_evict" and "group" in row.body
-        )
 
 
 def eviction_to_json(progress: EvictionProgress) -> dict[str, Any]:
@@ -161,3 +220,34 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
         unseen_s=body.get("unseen_s"),
         confirmed=body.get("confirmed"),
     )
+
+
+def entry_to_row(entry: QuarantineEntry) -> dict[str, Any]:
+    """An entry in plain JSON types, for the store."""
+    return asdict(entry)
+
+
+def entry_from_row(body: Mapping[str, Any]) -> QuarantineEntry:
+    """Inverse of `entry_to_row`; unknown keys are ignored.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    known = {one.name: body[one.name] for one in fields(QuarantineEntry) if one.name in body}
+    return QuarantineEntry(**{**known, "scope": Scope(body["scope"])})
+
+
+def event_to_row(event: QuarantineEvent) -> dict[str, Any]:
+    """An event in plain JSON types, for the store."""
+    return asdict(event)
+
+
+def event_from_row(body: Mapping[str, Any]) -> QuarantineEvent:
+    """Inverse of `event_to_row`; unknown keys are ignored.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    known = {one.name: body[one.name] for one in fields(QuarantineEvent) if one.name in body}
+    scope, change = Scope(body["scope"]), Change(body["change"])
+    return QuarantineEvent(**{**known, "scope": scope, "change": change})

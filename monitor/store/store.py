@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from monitor.incident import Incident, incident_to_json
-from monitor.names import Host, RankName
+from monitor.names import IncidentId, RankName
 from monitor.policy import Decision, Evict, Hold
 from monitor.snapshot import EvictionProgress, Rung
 from monitor.store.place import Place, StoreError, parse_place
@@ -32,7 +32,11 @@ from monitor.store.rows import (
     DecisionState,
     Fence,
     QuarantineEntry,
+    QuarantineEvent,
     Remembered,
+    Scope,
+    entry_to_row,
+    event_to_row,
     eviction_to_json,
 )
 
@@ -191,19 +195,22 @@ class Store:
         self._put("evictions", key, {"body": json.dumps(eviction_to_json(progress))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
-        """Remember a quarantined host."""
-        row = {
-            "reason": entry.reason,
-            "author": entry.author,
-            "since_s": entry.since_s,
-            "until_s": entry.until_s,
-            "incident_id": entry.incident_id,
-        }
-        self._put("quarantine", {"host": entry.host}, row)
+        """Remember a quarantined host or group."""
+        key = {"scope": str(entry.scope), "name": entry.name}
+        self._put("quarantine_entries", key, {"body": json.dumps(entry_to_row(entry))})
 
-    def drop_quarantine(self, host: Host) -> None:
-        """Forget a quarantined host."""
-        self._put("quarantine", {"host": host}, None)
+    def drop_quarantine(self, scope: Scope, name: str) -> None:
+        """Forget a quarantined host or group."""
+        self._put("quarantine_entries", {"scope": str(scope), "name": name}, None)
+
+    def save_quarantine_event(self, event: QuarantineEvent) -> None:
+        """Remember what happened to a host or a group."""
+        row = {"at_s": event.at_s, "body": json.dumps(event_to_row(event))}
+        self._put("quarantine_events", {"id": event.id}, row)
+
+    def drop_quarantine_event(self, event: QuarantineEvent) -> None:
+        """Forget what is too old to count."""
+        self._put("quarantine_events", {"id": event.id}, None)
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
         """Remember a target."""
@@ -217,6 +224,11 @@ class Store:
         """Remember what a sink was told; None forgets it."""
         row = None if body is None else {"body": json.dumps(body)}
         self._put("notices", {"sink": sink, "key": key}, row)
+
+    def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
+        """Remember what an incident's account needs."""
+        key = {"incident_id": incident_id, "part": part}
+        self._put("audit", key, {"body": json.dumps(body)})
 
     def save_switch(self, name: str, body: str | None) -> None:
         """Remember what was said under a name; None forgets it."""
@@ -291,7 +303,7 @@ class Store:
 
 def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
     """What is remembered of a hold beside its reason."""
-    body: dict[str, Any] = {"release": hold.release}
+    body: dict[str, Any] = {"release": hold.release} if hold.release else {}
     if hold.would is not None:
         body |= {
             "group": hold.would.group,

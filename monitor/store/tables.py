@@ -63,6 +63,21 @@ QUARANTINE: Final = Table(
     Column("until_s", Double),
     Column("incident_id", Text),
 )
+"""Of schema 1, which knew hosts only: `migrate` empties it into the next one."""
+QUARANTINE_ENTRIES: Final = Table(
+    "quarantine_entries",
+    METADATA,
+    Column("scope", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+QUARANTINE_EVENTS: Final = Table(
+    "quarantine_events",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("at_s", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
 TARGETS: Final = Table(
     "targets",
     METADATA,
@@ -74,6 +89,13 @@ NOTICES: Final = Table(
     METADATA,
     Column("sink", Text, primary_key=True),
     Column("key", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+AUDIT: Final = Table(
+    "audit",
+    METADATA,
+    Column("incident_id", Text, primary_key=True),
+    Column("part", Text, primary_key=True),
     Column("body", Text, nullable=False),
 )
 SWITCHES: Final = Table(

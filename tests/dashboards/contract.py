@@ -36,6 +36,8 @@ COUNTERS_AND_GAUGES = frozenset(
         "lightkeeper_evictions_total",
         "lightkeeper_holds_total",
         "lightkeeper_quarantined_hosts",
+        "lightkeeper_quarantined_groups",
+        "lightkeeper_lemon_hosts",
         "lightkeeper_tick_lateness_seconds",
         "lightkeeper_poll_failures_total",
         "lightkeeper_detector_failures_total",

@@ -25,11 +25,16 @@ def panels(board):
     return [panel for panel in render.panels_of(board) if panel["type"] != "row"]
 
 
+def from_prometheus(board):
+    """Annotations that are no records of the monitor's own."""
+    return [one for one in board["annotations"]["list"] if one["datasource"]["type"] != "grafana"]
+
+
 def expressions(board):
     for panel in panels(board):
         for target in panel["targets"]:
             yield f"panel {panel['title']}", target["expr"]
-    for annotation in board["annotations"]["list"]:
+    for annotation in from_prometheus(board):
         yield f"annotation {annotation['name']}", annotation["expr"]
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
@@ -62,13 +67,22 @@ def test_the_dashboard_follows_grafanas_schema(path):
     if not schema.exists():
         pytest.skip(f"{schema} is not here")
     board = load(path)
-    for annotation in board["annotations"]["list"]:
+    for annotation in from_prometheus(board):
         # Grafana reads these of Prometheus annotations; its published schema has lost them.
         del annotation["expr"], annotation["titleFormat"]
 
     errors = jsonschema.Draft7Validator(load(schema)).iter_errors(board)
 
     assert [f"{list(error.path)}: {error.message}" for error in errors] == []
+
+
+def test_what_the_monitor_writes_into_grafana_is_shown_by_its_tag():
+    (one,) = [
+        one
+        for one in load(BOARDS[0])["annotations"]["list"]
+        if one["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
+    ]
+    assert (one["target"]["type"], one["target"]["tags"]) == ("tags", ["lightkeeper"])
 
 
 @each_board

@@ -100,8 +100,9 @@ function groupCard(group, ranks, quarantined) {
 
 function showGroups(snapshot) {
   const hosts = new Set(snapshot.quarantine.map((entry) => entry.host));
+  const held = new Set((snapshot.quarantine_groups || []).map((entry) => entry.group));
   const cards = snapshot.groups.map((group) => groupCard(
-    group, snapshot.ranks.filter((rank) => rank.group === group.group), hosts.has(group.host)));
+    group, snapshot.ranks.filter((rank) => rank.group === group.group), hosts.has(group.host) || held.has(group.group)));
   show("groups", ...(cards.length ? cards : [el("div", { class: "none",
     text: "No rank has registered yet. Start ranks with LIGHTKEEPER_MONITOR set to this monitor's address." })]));
 }
@@ -160,6 +161,27 @@ function bundleLine(incident) {
   return el("p", { class: "meta", text, title });
 }
 
+// What it cost by our own account, and what people said of it.
+function bounds(amount) {
+  if (amount.low === null && amount.high === null) return "cannot tell";
+  if (amount.low === null) return `at most ${amount.high.toFixed(0)}`;
+  if (amount.high === null) return `at least ${amount.low.toFixed(0)}`;
+  const [low, high] = [amount.low.toFixed(0), amount.high.toFixed(0)];
+  return low === high ? low : `${low} to ${high}`;
+}
+
+function accountLine(incident) {
+  const account = incident.account;
+  if (!account || !incident.milestones.firing_s) return null;
+  const review = incident.review;
+  return el("div", { class: "stages" },
+    el("span", { text: `decided by ${account.decided_by}`, title: account.why }),
+    el("span", { title: account.lost.words }, "lost ", el("b", { text: bounds(account.lost) }), ` ${account.unit}`),
+    el("span", { title: account.saved.words }, "saved ", el("b", { text: bounds(account.saved) })),
+    account.back_on.length ? el("span", { text: `back on ${account.back_on.join(", ")}` }) : null,
+    review ? el("span", { title: review.note }, "judged ", el("b", { text: review.judgement }), ` by ${review.by}`) : null);
+}
+
 function incidentBox(incident, now) {
   const first = incident.milestones.first_seen_s;
   const box = el("details", { class: `incident ${TONES[incident.state] || ""}` },
@@ -169,6 +191,7 @@ function incidentBox(incident, now) {
       el("span", { class: "when", text: `${clock(first)} · ${span(now - first)} ago` })),
     el("div", { class: "inside" },
       el("div", { class: "stages" }, ...stages(incident.milestones)),
+      accountLine(incident),
       el("dl", { class: "evidence" },
         el("dt", { text: "culprits" }), el("dd", { text: incident.culprits.join(", ") || "nobody is accused" }),
         el("dt", { text: "victims" }), el("dd", { text: incident.victims.join(", ") || "none" }),
@@ -208,15 +231,28 @@ function showIncidents(incidents, unknown, now) {
 
 // -- quarantine, head, banners ----------------------------------------------------------------
 
-function showQuarantine(entries) {
+function showQuarantine(hosts, groups) {
+  const entries = [...hosts, ...groups];
   if (!entries.length) {
     show("quarantine", el("div", { class: "none", text: "No host is in quarantine." }));
     return;
   }
-  const head = el("thead", {}, el("tr", {}, ...["host", "why", "by", "until"].map((text) => el("th", { text }))));
-  const rows = entries.map((entry) => el("tr", {}, ...[entry.host, entry.reason, entry.author,
-    date(entry.until_s)].map((text) => el("td", { text }))));
-  show("quarantine", el("table", {}, head, el("tbody", {}, ...rows)));
+  const head = el("thead", {}, el("tr", {}, ...["host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon"]
+    .map((text) => el("th", { text }))));
+  show("quarantine", el("table", {}, head, el("tbody", {}, ...entries.map(quarantineRow))));
+}
+
+function quarantineRow(entry) {
+  const why = entry.reason + (entry.note ? ` (${entry.note})` : "");
+  const until = entry.until_s === null ? "a person releases it" : date(entry.until_s);
+  const incident = entry.incident_id === null ? el("td", { text: "" })
+    : el("td", {}, entry.bundle && !guarded ? el("a", { href: entry.bundle, text: entry.incident_id, title: "its evidence" })
+      : el("span", { text: entry.incident_id }));
+  return el("tr", {},
+    ...[entry.host || `group ${entry.group}`, date(entry.since_s), until, entry.author].map((text) => el("td", { text })),
+    el("td", { text: why, title: entry.findings }), incident,
+    el("td", { text: entry.offences === undefined ? "" : String(entry.offences) }),
+    el("td", { text: entry.lemon ? "yes" : "", title: entry.lemon || "" }));
 }
 
 const SEVERITIES = ["info", "warning", "critical"];
@@ -322,7 +358,7 @@ async function refresh() {
     showHead(snapshot);
     showGroups(snapshot);
     showIncidents(last.incidents, snapshot.unknown, snapshot.now_s);
-    showQuarantine(snapshot.quarantine);
+    showQuarantine(snapshot.quarantine, snapshot.quarantine_groups || []);
     showPolicy(policy);
   } catch (error) {
     const known = { TimeoutError: "it does not answer in time", TypeError: "nobody answers there" };

@@ -29,7 +29,7 @@ def quarantine_hosts(
     for host in evict.quarantine:
         quarantine.add(
             QuarantineEntry(
-                host=host,
+                name=host,
                 reason=evict.reason,
                 author=order.author,
                 since_s=now_s,

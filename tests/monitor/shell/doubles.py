@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from monitor.names import Host, RankName
-from monitor.store import QuarantineEntry
+from monitor.names import RankName
+from monitor.store import QuarantineEntry, QuarantineEvent, Scope
 
 
 class HandClock:
@@ -25,7 +25,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.targets: dict[RankName, Mapping[str, Any]] = {}
-        self.quarantine: dict[Host, QuarantineEntry] = {}
+        self.quarantine: dict[tuple[Scope, str], QuarantineEntry] = {}
+        self.events: dict[str, QuarantineEvent] = {}
         self.writes = 0
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
@@ -36,10 +37,16 @@ class Memory:
         self.targets.pop(rank, None)
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
-        self.quarantine[entry.host] = entry
+        self.quarantine[entry.scope, entry.name] = entry
 
-    def drop_quarantine(self, host: Host) -> None:
-        self.quarantine.pop(host, None)
+    def drop_quarantine(self, scope: Scope, name: str) -> None:
+        self.quarantine.pop((scope, name), None)
+
+    def save_quarantine_event(self, event: QuarantineEvent) -> None:
+        self.events[event.id] = event
+
+    def drop_quarantine_event(self, event: QuarantineEvent) -> None:
+        self.events.pop(event.id, None)
 
     def flush(self) -> bool:
         return True

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
@@ -53,22 +53,24 @@ def free_port() -> int:
 
 
 @contextmanager
-def lighthouse_process(library: Path, script: Path, port: int, **options: int) -> Iterator[str]:
+def lighthouse_process(
+    library: Path, script: Path, port: int, *, bind: str = "127.0.0.1", **options: int
+) -> Iterator[str]:
     """One Lighthouse by its command line; gives its URL."""
     script.write_text(_RUN.replace("sys.argv.pop(1)", repr(str(library))))
     named = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    command = [sys.executable, str(script), "--bind", f"127.0.0.1:{port}", *named]
+    command = [sys.executable, str(script), "--bind", f"{bind}:{port}", *named]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
         try:
-            wait_for(lambda: _listens(port), within_s=20, what="the Lighthouse listens")
-            yield f"http://127.0.0.1:{port}"
+            wait_for(lambda: _listens(bind, port), within_s=20, what="the Lighthouse listens")
+            yield f"http://{bind}:{port}"
         finally:
             process.kill()
 
 
-def _listens(port: int) -> bool:
+def _listens(host: str, port: int) -> bool:
     with socket.socket() as held:
-        return held.connect_ex(("127.0.0.1", port)) == 0
+        return held.connect_ex((host, port)) == 0
 
 
 # -- a group, as far as a Lighthouse can tell; protobuf by hand: five fields ----------------------
@@ -101,15 +103,19 @@ class Groups:
 
     def join(self, address: str, *replica_ids: str, step: int = 7) -> None:
         """They ask for a quorum together, and get it."""
+        self.join_as(dict.fromkeys(replica_ids, address), step=step)
+
+    def join_as(self, addresses: Mapping[str, str], step: int = 7) -> None:
+        """The same, each with its manager's address."""
         call = self._channel.unary_unary("/torchft.LighthouseService/Quorum")
 
         def ask(replica_id: str) -> None:
-            member = _text(1, replica_id) + _text(2, address) + _text(3, "store:1")
+            member = _text(1, replica_id) + _text(2, addresses[replica_id]) + _text(3, "store:1")
             member += _varint(4 << 3) + _varint(step) + _varint(5 << 3) + _varint(2)
             request = _text(1, "room") + _text(2, member) if self._rooms else _text(1, member)
             call(request, timeout=20)
 
-        asking = [threading.Thread(target=ask, args=(one,)) for one in replica_ids]
+        asking = [threading.Thread(target=ask, args=(one,)) for one in addresses]
         for one in asking:
             one.start()
         for one in asking:

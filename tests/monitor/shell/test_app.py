@@ -12,6 +12,7 @@ import requests
 from monitor.config import KeeperConfig
 from monitor.service import Options, Service, StartError
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, Hang, page, wait_until
+from tests.monitor.shell.gates import FakeGate
 from worker_server.wire import to_json
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -96,6 +97,58 @@ def test_the_snapshot_shows_groups_ranks_and_the_lighthouse(
     assert api.get("/v1/groups")["groups"] == body["groups"]
 
 
+def test_the_lighthouse_is_told_as_json_also_while_it_is_away(
+    api: Api, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.form("rg_0:a")
+    lighthouse.ages_s["rg_1:old"] = 9.0
+    api.tick()
+    body = api.get("/v1/lighthouse")
+    assert (body["up"], body["quorum_id"], body["restarts"]) == (True, 2, 0)
+    assert body["members"] == [
+        {
+            "replica_id": "rg_0:a", "group": "rg_0", "step": 10, "recovering": False,
+            "address": "http://h:1", "store_address": "s:1", "world_size": 1,
+            "heartbeat_age_s": 0.1,
+        }
+    ]  # fmt: skip
+    assert [one["replica_id"] for one in body["others"]] == ["rg_1:old"]
+    lighthouse.down = True
+    api.tick()
+    body = api.get("/v1/lighthouse")
+    assert (body["up"], body["reason"], body["quorum_id"]) == (
+        False, "GET /status answered 503", 2,
+    )  # fmt: skip
+    lighthouse.down, lighthouse.quorum_id = False, 1
+    api.tick()
+    assert api.get("/v1/lighthouse")["restarts"] == 1
+    assert "lightkeeper_lighthouse_restarts_total 1.0" in api.call("GET", "/metrics").text
+
+
+def test_a_gate_is_kept_taught_and_its_absence_is_a_trouble(
+    tmp_path: Path, lighthouse: FakeLighthouse
+) -> None:
+    gate = FakeGate()
+    try:
+        with service(tmp_path, lighthouse.url, gate=gate.url) as made:
+            api = Api(made)
+            body = {"reason": "broken fan", "hours": 1}
+            api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN)
+            wait_until(lambda: gate.refuses() == ["host node1"], what="the gate is taught")
+            api.tick()
+            assert made.keeper.view.snapshot.gate_up
+            assert "lightkeeper_gate_answers 1.0" in api.call("GET", "/metrics").text
+            gate.down = True
+
+            def troubled() -> bool:
+                api.tick()
+                return any("the gate is away" in one for one in api.get("/v1/snapshot")["troubles"])
+
+            wait_until(troubled, what="the gate is missed")
+    finally:
+        gate.close()
+
+
 def test_a_loss_that_is_not_a_number_is_still_json(api: Api, fleet: FakeFleet) -> None:
     rank = fleet.add()
     report = to_json(rank.report())
@@ -114,6 +167,8 @@ CHANGES = [
     ("DELETE", "/v1/register/rg_0.0?incarnation=one"),
     ("PUT", "/v1/quarantine/node1"),
     ("DELETE", "/v1/quarantine/node1"),
+    ("PUT", "/v1/quarantine/groups/rg_1"),
+    ("DELETE", "/v1/quarantine/groups/rg_1"),
     ("POST", "/v1/groups/rg_0/evict"),
 ]
 
@@ -188,6 +243,9 @@ def test_refuses_to_serve_the_network_without_a_token(bind: str, tmp_path: Path)
         ("PUT", "/v1/quarantine/n", {"data": b'{"reason":"x","hours":NaN}'}, 400, "'hours'"),
         ("PUT", "/v1/quarantine/a%20b", {"json": {"reason": "x"}}, 400, "'host' is not a name"),
         ("DELETE", "/v1/quarantine/n", {}, 404, "n is not quarantined"),
+        ("PUT", "/v1/quarantine/n", {"json": {"reason": "x", "author": 7}}, 400, "'author' is not"),
+        ("PUT", "/v1/quarantine/groups/a%20b", {"json": {"reason": "x"}}, 400, "'group' is not"),
+        ("DELETE", "/v1/quarantine/groups/g", {}, 404, "g is not quarantined"),
         ("POST", "/v1/groups/none/evict", {"json": {"reason": "x"}}, 409, "no such group: none"),
     ],
 )  # fmt: skip
@@ -251,7 +309,9 @@ def test_a_quarantined_host_is_refused_until_it_is_released(api: Api) -> None:
     assert api.get(admission) == {"admit": True, "reason": "node1 is not quarantined"}
     body = {"reason": "ECC  errors", "hours": 2}
     until_s = api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN).json()["until_s"]
-    assert api.get(admission) == {
+    refused = api.get(admission)
+    assert [entry["host"] for entry in refused.pop("refused")] == ["node1"]
+    assert refused == {
         "admit": False,
         "reason": "node1 is quarantined by a person: ECC errors",
         "until_s": until_s,
@@ -259,6 +319,70 @@ def test_a_quarantined_host_is_refused_until_it_is_released(api: Api) -> None:
     assert [entry["host"] for entry in api.get("/v1/quarantine")["quarantine"]] == ["node1"]
     assert api.call("DELETE", "/v1/quarantine/node1", headers=TOKEN).status_code == 200
     assert api.get(admission)["admit"] is True
+
+
+def test_a_quarantine_shows_who_asked_why_and_for_which_incident(api: Api) -> None:
+    body = {"reason": "ECC", "author": " ann\n", "incident_id": "inc-1"}
+    api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN)
+    (entry,) = api.get("/v1/quarantine")["quarantine"]
+    assert (entry["scope"], entry["host"], entry["author"]) == ("host", "node1", "ann")
+    assert (entry["incident_id"], entry["bundle"]) == ("inc-1", None)
+    assert (entry["offences"], entry["lemon"]) == (0, None)
+    api.tick()
+    assert api.get("/v1/snapshot")["quarantine"] == [entry]
+
+
+def test_nobody_signs_as_lightkeeper(api: Api) -> None:
+    body = {"reason": "x", "author": "Lightkeeper"}
+    api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN)
+    (entry,) = api.get("/v1/quarantine")["quarantine"]
+    assert entry["author"] == "Lightkeeper (by hand)"
+
+
+def test_a_group_is_held_out_until_it_is_released(api: Api) -> None:
+    path, admission = "/v1/quarantine/groups/rg_1", "/v1/admission?host=node1&group="
+    answer = api.call("PUT", path, json={"reason": "bad shard", "author": "ann"}, headers=TOKEN)
+    assert answer.json() == {"schema": 1, "group": "rg_1", "until_s": None}
+    assert api.get(admission + "rg_1")["reason"] == "group rg_1 is quarantined by ann: bad shard"
+    assert api.get(admission + "rg_2")["admit"] is True
+    listed = api.get("/v1/quarantine")
+    assert (listed["quarantine"], [one["group"] for one in listed["groups"]]) == ([], ["rg_1"])
+    api.tick()
+    assert api.get("/v1/snapshot")["quarantine_groups"] == listed["groups"]
+    assert api.call("DELETE", "/v1/quarantine/rg_1", headers=TOKEN).status_code == 404
+    assert api.call("DELETE", path, headers=TOKEN).json()["reset"] == "rg_1 may come back"
+    assert api.get(admission + "rg_1")["admit"] is True
+    changes = [line["change"] for line in api.get(path)["history"]]
+    assert changes == ["released", "added"]
+
+
+def test_a_host_tells_its_history_newest_first(api: Api) -> None:
+    api.call("PUT", "/v1/quarantine/node1", json={"reason": "ECC"}, headers=TOKEN)
+    body = {"author": "ann", "reason": "DIMM changed"}
+    released = api.call("DELETE", "/v1/quarantine/node1", json=body, headers=TOKEN)
+    assert released.json()["reset"] == "node1 may come back"
+    told = api.get("/v1/quarantine/node1")
+    assert (told["entry"], told["record"]["quarantines"]) == (None, 1)
+    assert [(line["change"], line["author"], line["reason"]) for line in told["history"]] == [
+        ("released", "ann", "DIMM changed"), ("added", "a person", "ECC"),
+    ]  # fmt: skip
+    assert api.get("/v1/quarantine/node2")["history"] == []
+
+
+def test_hosts_are_listed_with_their_ranks_and_counters_worst_first(
+    api: Api, fleet: FakeFleet
+) -> None:
+    api.register(fleet.add("rg_0", host="node0"), fleet.add("rg_1", host="node1"))
+    api.call("PUT", "/v1/quarantine/node1", json={"reason": "x"}, headers=TOKEN)
+    first, second = api.get("/v1/hosts")["hosts"]
+    assert (first["host"], first["ranks"], first["groups"]) == ("node1", ["rg_1.0"], ["rg_1"])
+    assert (first["quarantined"], first["until_s"], first["exclusions"]) == (True, None, 1)
+    assert (second["host"], second["quarantined"], second["incidents"]) == ("node0", False, {})
+    api.tick()
+    metrics = api.call("GET", "/metrics").text
+    told = 'lightkeeper_host_offences{host="node1",signal="quarantines"} 1.0'
+    assert told in metrics
+    assert 'host="node0"' not in metrics
 
 
 def test_a_quarantine_without_hours_lasts_until_released(api: Api) -> None:

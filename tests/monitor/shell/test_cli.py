@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from monitor.cli import build_parser, main
 from monitor.commands.errors import CommandError
 from monitor.commands.run import parse_budget
 from monitor.config import KeeperConfig
+from monitor.names import GroupName, Host
 from monitor.service import Options, Service
+from monitor.view import NotPossible
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.shell.process import TOKEN, Monitor, lightkeeper
+from tests.monitor.shell.process import TOKEN, Monitor, environment, lightkeeper
 from tests.monitor.shell.refusal import assert_refused
 
 
@@ -54,8 +58,10 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
         (["--bind", "8470"], "--bind is '8470', expected HOST:PORT, such as 127.0.0.1:8470"),
         (["--bind", "127.0.0.1:99999"], "--bind is '127.0.0.1:99999', expected HOST:PORT"),
         (["--lighthouse", "head:29510"], "--lighthouse is 'head:29510', expected http://HOST:PORT"),
+        (["--gate", "head:8471"], "--gate is 'head:8471', expected http://HOST:PORT"),
         (["--token-file", "/nowhere/token"], "cannot read token file /nowhere/token"),
         (["--store", "/proc/none/m.db"], "cannot write store /proc/none/m.db"),
+        (["--store", "mysql://u:pw@h/d"], "--store mysql:// is not known, expected a path"),
         (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
         (["--quarantine-hours", "-1"], "--quarantine-hours is -1, expected 0 to 8784"),
         (["--bind", "0.0.0.0:0"], "open to the network and no token is configured"),
@@ -153,6 +159,32 @@ def test_quarantine_add_list_release(
     assert "node7 is not quarantined" in capsys.readouterr().err
 
 
+def test_quarantine_holds_a_group_out_and_tells_its_history(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    token = ["--token-file", str(tmp_path / "token"), "--monitor", running.url]
+    add = ["quarantine", "add", "--group", "rg_7", "--reason", "bad shard", "--author", "ann"]
+    assert main([*add, *token]) == 0
+    assert main(["quarantine", "list", "--monitor", running.url]) == 0
+    assert "group rg_7" in capsys.readouterr().out
+    assert main(["quarantine", "release", "--group", "rg_7", *token]) == 0
+    assert capsys.readouterr().out == "rg_7 may come back\n"
+    assert main(["quarantine", "history", "--group", "rg_7", "--monitor", running.url]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("added", "ann", "bad shard", "released"))
+    assert main(["quarantine", "list", "--all", "--monitor", running.url]) == 0
+    assert "node0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [[], ["node7", "--group", "rg_7"]])
+def test_quarantine_names_a_host_or_a_group(
+    named: list[str], running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quarantine", "history", *named, "--monitor", running.url]) == 2
+    assert capsys.readouterr().err == "lightkeeper: name a host, or a group with --group NAME\n"
+
+
 def test_quarantine_without_the_token_is_status_1(
     running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,3 +263,34 @@ def test_no_command_is_a_usage_error() -> None:
     done = lightkeeper()
     assert done.returncode == 2
     assert "COMMAND" in done.stderr
+
+
+# -- a second monitor on the same store -----------------------------------------------------------
+
+
+def test_a_command_that_changes_something_finds_the_monitor_that_acts(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", token=TOKEN)
+    with Service(options) as standby:
+        assert (running.standing.role, standby.standing.role) == ("active", "standby")
+        words = ["quarantine", "add", "node7", "--reason", "ECC", "--token-file"]
+        words.append(str(tmp_path / "token"))
+        assert main([*words, "--monitor", standby.url]) == 1
+        said = capsys.readouterr().err
+        assert f"says: this monitor stands by: {running.standing.holder} is active, at" in said
+        assert main([*words, "--monitor", f"{standby.url},{running.url}"]) == 0
+        assert not running.keeper._parts.quarantine.admission(Host("node7")).admit
+        with pytest.raises(NotPossible, match="this monitor stands by"):
+            standby.keeper.evict_by_hand(GroupName("rg_0"), "no")
+    assert main(["status", "--monitor", f"http://127.0.0.1:1,{running.url}"]) == 0
+
+
+def test_commands_that_only_ask_do_not_import_sqlalchemy() -> None:
+    code = "import sys, monitor.cli, monitor.view; print('sqlalchemy' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(),
+    )  # fmt: skip
+    assert said.stdout.strip() == "False"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict, Guard, Hold
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome
 from monitor.store import (
+    Change,
     DecisionRow,
     DecisionState,
     QuarantineEntry,
+    QuarantineEvent,
     Remembered,
+    Scope,
     Store,
     StoreError,
 )
@@ -66,6 +70,11 @@ PROGRESS = EvictionProgress(
     gone_s=103.6,
 )
 ENTRY = QuarantineEntry(Host("node1"), "hung", "lightkeeper", 103.0, 9999.0, IncidentId("inc-1"))
+GROUP_ENTRY = QuarantineEntry("rg_2", "bad data", "ann", 104.0, None, None, Scope.GROUP)
+EVENT = QuarantineEvent(
+    101.0, Change.ACCUSED, "node1", "hung", incident_id=IncidentId("inc-1"), kind="not_entered",
+    signature="s", wide=True,
+)  # fmt: skip
 EVICT = Evict(
     IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
 )
@@ -78,13 +87,17 @@ def fill(store: Store) -> None:
     store.save_decision(EVICT, 103.0, accused={RankName("rg_1.0"): "one"})
     store.save_eviction(PROGRESS)
     store.save_quarantine(ENTRY)
+    store.save_quarantine(GROUP_ENTRY)
+    store.save_quarantine_event(EVENT)
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
 
 
 EVERYTHING = Remembered(
     incidents=(incident("inc-2", 200.0), incident()),
     decisions=(
-        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        DecisionRow(
+            IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon", body={"release": ""}
+        ),
         DecisionRow(
             IncidentId("inc-1"),
             103.0,
@@ -101,7 +114,8 @@ EVERYTHING = Remembered(
         ),
     ),
     evictions=(PROGRESS,),
-    quarantine=(ENTRY,),
+    quarantine=(GROUP_ENTRY, ENTRY),
+    quarantine_events=(EVENT,),
     targets=({"url": "http://h:1"},),
 )
 
@@ -149,11 +163,26 @@ def test_what_was_dropped_stays_dropped(tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
     fill(store)
     store.flush()
-    store.drop_quarantine(Host("node1"))
+    store.drop_quarantine(Scope.HOST, "node1")
+    store.drop_quarantine_event(EVENT)
     store.drop_target(RankName("rg_1.0"))
     store.close()
     remembered = reopened(tmp_path / "m.db")
-    assert (remembered.quarantine, remembered.targets) == ((), ())
+    assert (remembered.quarantine, remembered.targets) == ((GROUP_ENTRY,), ())
+    assert remembered.quarantine_events == ()
+
+
+def test_hosts_that_an_older_lightkeeper_had_quarantined_stay_out(tmp_path: Path) -> None:
+    Store(tmp_path / "m.db").close()
+    with sqlite3.connect(tmp_path / "m.db") as db:
+        db.execute("INSERT INTO quarantine VALUES ('node9', 'ECC', 'a person', 7.0, NULL, 'inc-9')")
+    db.close()
+    was = QuarantineEntry("node9", "ECC", "a person", 7.0, None, IncidentId("inc-9"))
+    assert reopened(tmp_path / "m.db").quarantine == (was,)
+    store = Store(tmp_path / "m.db")
+    store.drop_quarantine(Scope.HOST, "node9")
+    store.close()
+    assert reopened(tmp_path / "m.db").quarantine == ()
 
 
 def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -169,7 +198,7 @@ def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
 # -- a sick disk ----------------------------------------------------------------------------------
 
 
-def full_disk(store: Store, *, full: bool) -> None:
+def full_disk(store: Store, *, full: bool) -> Callable[[], None]:
     """SQLite's own limit, of each connection: the same error as a full disk."""
     engine = store.database.engine
     with engine.connect() as db:
@@ -178,6 +207,8 @@ def full_disk(store: Store, *, full: bool) -> None:
     @event.listens_for(engine, "checkout")
     def limit(connection, *_) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    return lambda: full_disk(store, full=False) and None
 
 
 def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path) -> None:

@@ -106,13 +106,13 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
             "action": "hold",
             "guard": "cool_down",
             "reason": "too soon",
+            "release": "later",
             "state": "held",
             "author": "lightkeeper",
             "epoch": 0,
             "attempt": 1,
             "ended_s": None,
             "outcome": "",
-            "release": "later",
         }
     ]
     assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"
@@ -188,6 +188,9 @@ def scrape(shown: View | None) -> str:
         "lightkeeper_lighthouse_up 1.0",
         "lightkeeper_quorum_id 7.0",
         "lightkeeper_quorum_participants 2.0",
+        'lightkeeper_member_heartbeat_age_seconds{replica_group="rg_0"} 0.5',
+        "lightkeeper_quorum_changes_total 0.0",
+        "lightkeeper_lighthouse_restarts_total 0.0",
         'lightkeeper_incidents{kind="not_entered",severity="critical",state="firing"} 1.0',
         'lightkeeper_incident_transitions_total{kind="not_entered",to="firing"} 1.0',
         'lightkeeper_incident_stage_seconds_count{stage="detect"} 1.0',

@@ -1,0 +1,80 @@
+"""What has to be noted while an incident happens, because nobody can tell it later. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from monitor.incident import Incident
+from monitor.names import GroupName, Host
+from monitor.snapshot import Observation, Snapshot
+
+Hosts = Mapping[GroupName, tuple[Host, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """The fleet when the incident began to fire."""
+
+    own: int
+    """Ranks of the accused groups, dead ones too."""
+    others: int
+    """Ranks of the other groups that were alive: those who wait, or would."""
+    hosts: Hosts = field(default_factory=dict)
+    """Where the accused groups ran."""
+    back_on: Hosts = field(default_factory=dict)
+    """Where they ran when they committed again."""
+
+
+def facts_of(snapshot: Snapshot, incident: Incident) -> FleetFacts:
+    """The fleet as this tick shows it."""
+    own = [one for one in snapshot.observations if one.identity.group in incident.groups]
+    others = [one for one in snapshot.observations if one.identity.group not in incident.groups]
+    return FleetFacts(
+        own=len(own), others=sum(_alive(one) for one in others), hosts=_hosts(snapshot, incident)
+    )
+
+
+def with_return(facts: FleetFacts, snapshot: Snapshot, incident: Incident) -> FleetFacts:
+    """The same, and where the groups came back."""
+    return replace(facts, back_on=_hosts(snapshot, incident))
+
+
+def _alive(one: Observation) -> bool:
+    return one.report is not None and one.report.process.alive
+
+
+def _hosts(snapshot: Snapshot, incident: Incident) -> Hosts:
+    found: dict[GroupName, set[Host]] = {}
+    for one in snapshot.observations:
+        if one.identity.group in incident.groups:
+            found.setdefault(one.identity.group, set()).add(one.identity.host)
+    return {group: tuple(sorted(hosts)) for group, hosts in sorted(found.items())}
+
+
+def facts_to_json(facts: FleetFacts) -> dict[str, Any]:
+    """Plain JSON types."""
+    return {
+        "own": facts.own,
+        "others": facts.others,
+        "hosts": {group: list(hosts) for group, hosts in facts.hosts.items()},
+        "back_on": {group: list(hosts) for group, hosts in facts.back_on.items()},
+    }
+
+
+def facts_from_json(body: Any) -> FleetFacts | None:
+    """Inverse of `facts_to_json`; None for anything else."""
+    try:
+        own, others = int(body["own"]), int(body["others"])
+        hosts, back_on = _read(body["hosts"]), _read(body.get("back_on", {}))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+    return None if min(own, others) < 0 else FleetFacts(own, others, hosts, back_on)
+
+
+def _read(body: Mapping[str, Any]) -> Hosts:
+    return {
+        GroupName(str(group)): tuple(Host(str(host)) for host in hosts)
+        for group, hosts in body.items()
+    }

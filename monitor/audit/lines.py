@@ -1,0 +1,148 @@
+"""The lines of the audit log: who did what when, and why. Pure.
+
+Every line has `at` (UTC), `at_s`, `event`, `by`, `what`, `why` and `incident` (null where there is
+none); some have more. Keys may be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from monitor.audit.review import Review
+from monitor.incident import Incident, State
+from monitor.names import Host, IncidentId
+from monitor.snapshot import EvictionProgress, Pause
+from monitor.store import DecisionRow, DecisionState, QuarantineEntry
+
+OURSELVES: Final = "lightkeeper"
+Line = dict[str, Any]
+
+
+def line(
+    at_s: float,
+    event: str,
+    by: str,
+    what: str,
+    why: str,
+    *,
+    incident: str | None = None,
+    **more: Any,
+) -> Line:
+    """One line."""
+    made = {"at": _utc(at_s), "at_s": round(at_s, 3), "event": event, "by": by, "what": what}
+    return {**made, "why": why, "incident": incident, **more}
+
+
+def _utc(at_s: float) -> str | None:
+    try:
+        at = datetime.fromtimestamp(at_s, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def decision(row: DecisionRow, group: str) -> Iterator[Line]:
+    """What was decided, and what came of it."""
+    what, told = f"{row.action} {group}".strip(), {"guard": row.guard, "attempt": row.attempt}
+    by, why, incident = row.author, row.reason, row.incident_id
+    match row.state:
+        case DecisionState.HELD | DecisionState.DECIDED:
+            yield line(row.at_s, "decision", by, what, why, incident=incident, **told)
+        case DecisionState.CARRIED_OUT:  # its rungs say so
+            return
+        case DecisionState.CONFIRMED | DecisionState.FAILED | DecisionState.ABANDONED:
+            at_s = row.at_s if row.ended_s is None else row.ended_s
+            what, why = f"{what} {row.state}", row.outcome or why
+            yield line(at_s, "decision", by, what, why, incident=incident, **told)
+
+
+def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
+    """States that an incident entered: firing and what comes after it."""
+    known = set() if before is None else {(step.at_s, step.to) for step in before.story}
+    for step in after.story:
+        if (step.at_s, step.to) not in known and step.to in (State.FIRING, State.RESOLVED):
+            what = f"{after.kind} {', '.join(after.groups) or 'nobody'} {step.to}"
+            yield line(step.at_s, "incident", OURSELVES, what, step.reason, incident=after.id)
+
+
+def rungs(
+    before: EvictionProgress | None, after: EvictionProgress, by: str, now_s: float
+) -> Iterator[Line]:
+    """Rungs that began or ended, and how the eviction ended."""
+    told = {} if before is None else {(str(r.rung), r.started_s): r for r in before.rungs}
+    for rung in after.rungs:
+        old = told.get((str(rung.rung), rung.started_s))
+        if old is not None and (old.finished_s is not None or rung.finished_s is None):
+            continue
+        over = rung.finished_s is not None
+        what = f"{rung.rung} {after.group} {'ended' if over else 'began'}"
+        at_s = rung.started_s if rung.finished_s is None else rung.finished_s
+        result = getattr(rung, "result", None)
+        yield line(
+            at_s, "rung", by, what, rung.detail, incident=after.incident_id,
+            result=None if result is None else str(result),
+        )  # fmt: skip
+    yield from _endings(before, after, by, now_s)
+
+
+def _endings(
+    before: EvictionProgress | None, after: EvictionProgress, by: str, now_s: float
+) -> Iterator[Line]:
+    ends = (
+        ("gone_s", "gone", "every accused process is gone"),
+        ("left_quorum_s", "left", "a quorum without it is seen"),
+    )
+    for name, what, why in ends:
+        at_s = getattr(after, name)
+        if at_s is not None and (before is None or getattr(before, name) is None):
+            yield line(
+                at_s, "eviction", by, f"{after.group} {what}", why, incident=after.incident_id
+            )
+    if after.failed is not None and (before is None or before.failed != after.failed):
+        what = f"eviction of {after.group} failed"
+        yield line(now_s, "eviction", by, what, after.failed, incident=after.incident_id)
+
+
+Entries = Mapping[Host, QuarantineEntry]
+
+
+def quarantine(before: Entries, after: Entries, now_s: float) -> Iterator[Line]:
+    """Hosts that came onto the list, changed, or left it."""
+    for host, entry in after.items():
+        old = before.get(host)
+        if old != entry:
+            what = f"quarantine {host} {'changed' if old else 'added'}"
+            at_s = now_s if old else entry.since_s
+            yield line(
+                at_s, "quarantine", entry.author, what, entry.reason, incident=entry.incident_id,
+                until_s=entry.until_s,
+            )  # fmt: skip
+    for host, entry in before.items():
+        if host not in after:
+            expired = entry.until_s is not None and entry.until_s <= now_s
+            by = OURSELVES if expired else "a person"
+            why = "its time is over" if expired else "released"
+            what = f"quarantine {host} ended"
+            yield line(now_s, "quarantine", by, what, why, incident=entry.incident_id)
+
+
+def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[Line]:
+    """The big red switch."""
+    if before == after:
+        return
+    if after is not None:
+        yield line(
+            after.since_s, "pause", after.author, "paused", after.reason, until_s=after.until_s
+        )
+    elif before is not None:
+        expired = before.until_s is not None and before.until_s <= now_s
+        by, why = (OURSELVES, "its time is over") if expired else ("a person", "resumed")
+        yield line(now_s, "pause", by, "resumed", why)
+
+
+def review(incident_id: IncidentId, said: Review) -> Line:
+    """What a person said."""
+    what = f"reviewed as {said.judgement}"
+    return line(said.at_s, "review", said.by, what, said.note, incident=incident_id)

@@ -1,0 +1,192 @@
+"""`lightkeeper incidents`: what went wrong, what was done, what it cost; was it right?"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from rich.text import Text
+
+from monitor.audit.choose import ChoiceError, span_s
+from monitor.audit.review import Judgement
+from monitor.commands.ask import add_monitor_option, ask, ask_bytes
+from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.stored import Stored
+from monitor.commands.story import Places, bounds, story
+from monitor.commands.tables import cell, console, moment, print_json, table, word
+from monitor.commands.token import add_token_option, read_token
+from monitor.detectors.verdict import Kind
+from monitor.reports.wording import counted
+
+EXAMPLES = """\
+examples:
+  lightkeeper incidents                         the latest, newest first, and what they came to
+  lightkeeper incidents not_ent                 one, with its story: the beginning of its id will do
+  lightkeeper incidents --since 7d --kind straggler --group rg_1
+  lightkeeper incidents --since 30d --format csv > incidents.csv
+  lightkeeper incidents --store monitor.db      without a monitor
+  lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
+  lightkeeper incidents not_ent --mark wrong --note "it was compiling" --token-file token
+
+exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
+docs/audit.md says how its cost is reckoned.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `incidents`."""
+    parser.add_argument("id", nargs="?", help="show one incident; the beginning of its id will do")
+    parser.add_argument("--limit", type=int, default=20, help="how many (default: %(default)s)")
+    parser.add_argument("--since", metavar="SPAN", help="not over for longer: 90s, 15m, 12h, 7d")
+    parser.add_argument("--kind", choices=[str(kind) for kind in Kind], metavar="KIND")
+    parser.add_argument("--group", metavar="GROUP", help="that accuse this replica group")
+    parser.add_argument(
+        "--format",
+        choices=("text", "table", "json", "csv"),
+        default="text",
+        help="text for people (default; table is the same), json, csv",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="PLACE",
+        help="read this monitor's store (a file, or the URL of a database) instead of asking it",
+    )
+    said = parser.add_argument_group("what you say of it")
+    said.add_argument(
+        "--mark", choices=[str(one) for one in Judgement], help="was it right? needs the token"
+    )
+    said.add_argument("--note", default="", help="why")
+    said.add_argument("--by", metavar="NAME", help="who says so (default: your login)")
+    add_token_option(said)
+    add_monitor_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The latest, one with its story, or a review."""
+    if args.mark is not None:
+        return _mark(args)
+    if args.store is not None:
+        return _offline(args, Stored(args))
+    if args.id is not None:
+        return _one(args)
+    if args.format == "csv":
+        sys.stdout.write(ask_bytes(args, f"/v1/incidents.csv?{_query(args)}").decode())
+        return DONE
+    body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
+    if args.format == "json":
+        print_json(body)
+        return DONE
+    show_list(body["incidents"])
+    show_totals(ask(args, f"/v1/audit?{_query(args)}"))
+    return DONE
+
+
+def _offline(args: argparse.Namespace, stored: Stored) -> int:
+    """The same from a store."""
+    if args.id is not None:
+        _check_one(args)
+        _show_one(args, stored.one(args.id), Places(""))
+    elif args.format == "csv":
+        sys.stdout.write(stored.sheet())
+    elif args.format == "json":
+        print_json(stored.listed(args.limit))
+    else:
+        show_list(stored.listed(args.limit)["incidents"])
+        show_totals(stored.totals())
+    return DONE
+
+
+def _query(args: argparse.Namespace, **more: Any) -> str:
+    try:
+        span_s(args.since or "1s")
+    except ChoiceError as exc:
+        raise CommandError(f"--{exc}", USAGE) from exc
+    chosen = {"since": args.since, "kind": args.kind, "group": args.group, **more}
+    return urlencode({name: value for name, value in chosen.items() if value is not None})
+
+
+def show_list(incidents: list[dict[str, Any]]) -> None:
+    """A line each."""
+    shown = table(
+        "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
+        "what",
+    )  # fmt: skip
+    for one in incidents:
+        account = one.get("account")  # an older monitor has none
+        shown.add_row(
+            cell(one["id"]),
+            cell(moment(one["milestones"]["first_seen_s"])),
+            cell(one["kind"]),
+            word(one["state"]),
+            word(one["severity"]),
+            cell(one["culprits"]),
+            cell(None if account is None else account["outcome"]),
+            cell(None if account is None else bounds(account["saved"])),
+            cell(one["reason"]),
+        )
+    console().print(shown)
+
+
+def show_totals(body: Mapping[str, Any]) -> None:
+    """What they came to."""
+    unit, lost, saved = body["unit"], body["lost"], body["saved"]
+    out = console()
+    out.print(Text(f"{body['reviews']['says']}; {counted(body['incidents'], 'incident')} fired"))
+    out.print(Text(f"lost {_told(lost, unit)}; evictions saved {_told(saved, unit)}", style="dim"))
+
+
+def _told(amount: Mapping[str, Any], unit: str) -> str:
+    unknown = amount["unknown"]
+    tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
+    return f"{bounds(amount)} {unit}{tail}"
+
+
+def _one(args: argparse.Namespace) -> int:
+    _check_one(args)
+    body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
+    _show_one(args, body, Places(args.monitor.partition(",")[0], body.get("journal")))
+    return DONE
+
+
+def _check_one(args: argparse.Namespace) -> None:
+    if args.format == "csv":
+        raise CommandError("--format csv is for the list: leave the id out", USAGE)
+
+
+def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places) -> None:
+    if args.format == "json":
+        print_json(body)
+        return
+    out = console()
+    for line in story(body, places):
+        out.print(Text(line.text, style=line.style), soft_wrap=True)
+
+
+def _mark(args: argparse.Namespace) -> int:
+    if args.store is not None:
+        raise CommandError("--mark needs a monitor: leave --store out", USAGE)
+    if args.id is None:
+        raise CommandError("--mark needs the id of an incident", USAGE)
+    said = ask(
+        args,
+        f"/v1/incidents/{quote(args.id, safe='')}/review",
+        method="POST",
+        body={"verdict": args.mark, "note": args.note, "by": args.by or _login()},
+        token=read_token(args.token_file),
+    )
+    if args.format == "json":
+        print_json(said)
+    else:
+        console().print(Text(f"{said['incident']} is reviewed as {said['review']['judgement']}"))
+    return DONE
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "a person"

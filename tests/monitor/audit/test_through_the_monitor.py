@@ -1,0 +1,357 @@
+"""From a tick to the books, the API, the metrics, the log and the commands; and over a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from monitor.cli import main
+from monitor.config import KeeperConfig
+from monitor.incident import Incident, Milestones, State
+from monitor.names import Host, IncidentId
+from monitor.pipeline import TickResult
+from monitor.policy import Guard, Hold
+from monitor.service import Options, Service, StartError
+from monitor.snapshot import Snapshot
+from tests.monitor.audit.scene import hang
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.shell.test_store import EVICT
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@dataclass
+class Script:
+    """A judge whose next results the test writes."""
+
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def tick(self, snapshot: Snapshot) -> TickResult:
+        told = self.results.pop(0) if self.results else {}
+        return TickResult(snapshot.now_s, **told)
+
+
+class Monitor:
+    """A monitor of two groups with two ranks each, turned by hand."""
+
+    def __init__(self, options: Options, fleet: FakeFleet) -> None:
+        self.service = Service(options)
+        self.judge = Script()
+        keeper = self.service.keeper
+        keeper._parts = replace(keeper._parts, judge=self.judge)
+        self.url = self.service.url
+        for rank in fleet.ranks.values():
+            keeper._parts.registry.register(rank.registration())
+
+    def tick(self, *incidents: Incident, decisions: Any = ()) -> None:
+        told = {"incidents": incidents, "changed": incidents, "decisions": tuple(decisions)}
+        self.judge.results.append(told)
+        self.service.keeper.tick()
+
+    def get(self, path: str) -> Any:
+        answer = requests.get(self.url + path, timeout=10)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def review(self, incident_id: str = "inc-1", token: Any = TOKEN, **body: Any) -> Any:
+        url = f"{self.url}/v1/incidents/{incident_id}/review"
+        return requests.post(url, json=body, headers=token, timeout=10)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        registry = self.service.keeper._parts.instruments.registry
+        return registry.get_sample_value(f"lightkeeper_{name}", labels)
+
+
+@pytest.fixture
+def options(tmp_path: Path, lighthouse: FakeLighthouse) -> Options:
+    return Options(
+        KeeperConfig(evidence_count=0), "127.0.0.1:0", tmp_path / "m.db", lighthouse.url,
+        token="secret", audit_log=tmp_path / "audit.jsonl",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fleet(fleet: FakeFleet) -> FakeFleet:
+    for group in ("rg_0", "rg_1"):
+        for number in (0, 1):
+            host = f"node{group[-1]}"
+            fleet.add(group, number, world_size=2, host=host, replica_id=f"{group}:uuid1")
+    return fleet
+
+
+@pytest.fixture
+def monitor(options: Options, fleet: FakeFleet) -> Iterator[Monitor]:
+    made = Monitor(options, fleet)
+    with made.service:
+        yield made
+
+
+def moments(now_s: float, **changes: Any) -> Incident:
+    """The hang of the scene, now."""
+    marks = Milestones(first_seen_s=now_s - 10, firing_s=now_s - 9)
+    one = hang(state=State.FIRING, resolution=None, story=hang().story[:2], milestones=marks,
+               last_seen_s=now_s)  # fmt: skip
+    one = replace(one, verdict=replace(one.verdict, since_s=now_s - 15))
+    return replace(one, **changes)
+
+
+def over(one: Incident, now_s: float) -> Incident:
+    marks = replace(
+        one.milestones, evict_asked_s=now_s - 5, left_quorum_s=now_s - 3,
+        survivor_commit_s=now_s - 2, rejoined_s=now_s,
+    )  # fmt: skip
+    return replace(
+        one, state=State.RESOLVED, milestones=marks, resolution="evicted", story=hang().story
+    )
+
+
+def story(monitor: Monitor) -> float:
+    """A hang that is held, evicted, and over; when it fired."""
+    now_s = monitor.service.keeper._parts.clock.now_s()
+    firing = moments(now_s)
+    monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
+    monitor.tick(decisions=[EVICT])
+    active = monitor.service.keeper._parts.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.tick()
+    monitor.tick(over(firing, now_s))
+    return now_s
+
+
+def fired(monitor: Monitor) -> None:
+    """The same, without anybody's eviction."""
+    firing = moments(monitor.service.keeper._parts.clock.now_s())
+    monitor.tick(firing, decisions=[Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")])
+
+
+def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
+    now_s = story(monitor)
+    body = monitor.get("/v1/incidents/inc")
+    account = body["account"]
+    assert body["id"] == "inc-1"
+    assert (account["outcome"], account["final"]) == ("evicted", True)
+    assert account["lost"]["low"] == pytest.approx(2 * 13 + 2 * 15, abs=0.2)
+    assert account["without_us"]["low"] == 4 * 61.0
+    assert [held["guard"] for held in account["holds"]] == ["cool_down"]
+    assert [part["until"] for part in account["intervals"]][:2] == ["seen", "firing"]
+    assert (account["ran_on"], account["back_on"]) == (["node1"], ["node1"])
+    assert [len(one["rungs"]) > 0 for one in body["evictions"]] == [True]
+    assert body["review"] is None
+    assert body["journal"] is None
+    assert monitor.get("/v1/incidents")["incidents"][0]["account"] == account
+    total = monitor.get("/v1/audit?since=1h")
+    assert total["reviews"]["says"] == "1 eviction, 0 reviewed right, 0 wrong"
+    assert total["kinds"]["not_entered"]["evictions"] == 1
+    assert total["until_s"] >= now_s
+    assert monitor.get("/v1/audit?kind=straggler")["incidents"] == 0
+    assert monitor.get("/v1/incidents?group=rg_9")["incidents"] == []
+
+
+def test_the_sheet_is_csv_for_download(monitor: Monitor) -> None:
+    fired(monitor)
+    answer = requests.get(f"{monitor.url}/v1/incidents.csv?since=7d", timeout=10)
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    heading, line = answer.text.splitlines()
+    assert heading.startswith("id,kind,severity")
+    assert line.startswith("inc-1,not_entered,critical,firing,held,nobody,rg_1,rg_1.0,likely")
+
+
+def test_accounts_are_counted_once_when_they_are_complete(monitor: Monitor) -> None:
+    story(monitor)
+    lost = monitor.value("lost_rank_seconds_total", kind="not_entered")
+    saved = monitor.value("saved_rank_seconds_total", kind="not_entered")
+    assert lost == pytest.approx(56, abs=1)
+    assert saved == pytest.approx(244 - 56, abs=1)
+    monitor.tick()
+    assert monitor.value("lost_rank_seconds_total", kind="not_entered") == lost
+
+
+def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Options) -> None:
+    story(monitor)
+    monitor.service.keeper._parts.quarantine.release(Host("node1"))
+    monitor.tick()
+    assert monitor.review(verdict="wrong", by="ann", note="it was compiling").status_code == 200
+    assert options.audit_log is not None
+    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    found = [(line["event"], line["by"], line["what"]) for line in told]
+    expected = [
+        ("incident", "lightkeeper", "not_entered rg_1 firing"),
+        ("decision", "lightkeeper", "hold rg_1"),
+        ("decision", "lightkeeper", "evict rg_1"),
+        ("quarantine", "lightkeeper", "quarantine node1 added"),
+        ("eviction", "lightkeeper", "rg_1 gone"),
+        ("decision", "lightkeeper", "evict rg_1 confirmed"),
+        ("incident", "lightkeeper", "not_entered rg_1 resolved"),
+        ("quarantine", "a person", "quarantine node1 ended"),
+        ("review", "ann", "reviewed as wrong"),
+    ]
+    assert [one for one in found if one[0] != "rung"] == expected
+    assert ("rung", "lightkeeper", "worker_evict rg_1 ended") in found
+    assert all(line["why"] for line in told)
+
+
+def test_a_review_needs_the_token_a_word_and_a_name(monitor: Monitor) -> None:
+    fired(monitor)
+    good = {"verdict": "right", "by": "ann"}
+    assert monitor.review(token={}, **good).status_code == 401
+    for body, says in (
+        ({**good, "verdict": "maybe"}, "'verdict' is 'maybe', expected one of right, wrong"),
+        ({"verdict": "right"}, "'by' is not a text"),
+        ({**good, "by": "x" * 101}, "'by' has 101 characters"),
+        ({**good, "note": "x" * 501}, "'note' has 501 characters"),
+        ({**good, "note": 7}, "'note' is not a text"),
+    ):
+        answer = monitor.review(**body)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(says)
+    assert monitor.review("nobody", **good).status_code == 404
+    assert monitor.review("in", **good).json()["incident"] == "inc-1"
+    assert monitor.review(verdict="unclear", by="bob").status_code == 200
+    monitor.tick()
+    shown = monitor.get("/v1/incidents/inc-1")["review"]
+    assert (shown["judgement"], shown["by"], shown["note"]) == ("unclear", "bob", "")
+
+
+def test_the_books_survive_a_restart_and_nothing_is_counted_twice(
+    options: Options, fleet: FakeFleet
+) -> None:
+    first = Monitor(options, fleet)
+    with first.service:
+        story(first)
+        assert first.review(verdict="right", by="ann").status_code == 200
+        first.tick()
+        before = first.get("/v1/incidents/inc-1")
+    again = Monitor(options, fleet)
+    with again.service:
+        again.tick()
+        after = again.get("/v1/incidents/inc-1")
+        assert again.value("lost_rank_seconds_total", kind="not_entered") is None
+    for key in ("account", "evictions", "review", "decisions"):
+        assert after[key] == before[key]
+
+
+def test_an_eviction_by_hand_is_a_persons_decision(monitor: Monitor, options: Options) -> None:
+    monitor.tick()
+    answer = requests.post(
+        f"{monitor.url}/v1/groups/rg_1/evict", json={"reason": "looks odd"}, headers=TOKEN,
+        timeout=10,
+    )  # fmt: skip
+    assert answer.status_code == 200
+    active = monitor.service.keeper._parts.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.tick()
+    assert options.audit_log is not None
+    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    assert told[0]["what"] == "evict rg_1"
+    assert {line["by"] for line in told} == {"a person"}
+
+
+def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
+    monitor: Monitor, options: Options
+) -> None:
+    assert options.audit_log is not None
+    options.audit_log.unlink()
+    options.audit_log.mkdir()
+    fired(monitor)
+    monitor.tick()
+    assert any("takes no lines" in one for one in monitor.get("/v1/snapshot")["troubles"])
+    assert monitor.get("/v1/incidents/inc-1")["account"]["outcome"] == "held"
+
+
+def test_a_crash_of_the_books_stops_no_eviction(monitor: Monitor, fleet: FakeFleet) -> None:
+    keeper = monitor.service.keeper
+    keeper._parts.auditor._books = None  # type: ignore[assignment,union-attr]
+    now_s = keeper._parts.clock.now_s()
+    monitor.tick(moments(now_s), decisions=[EVICT])
+    active = keeper._parts.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    assert all(rank.evictions for rank in fleet.ranks.values() if rank.identity.group == "rg_1")
+
+
+def test_a_log_that_cannot_be_opened_is_said_at_the_start(options: Options) -> None:
+    with pytest.raises(StartError, match="cannot write --audit-log /proc/x/y: "):
+        Service(replace(options, audit_log=Path("/proc/x/y")))
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    assert main(["incidents", *words]) == status
+    out, err = capsys.readouterr()
+    return out if status == 0 else err
+
+
+def test_people_read_list_story_sheet_and_say_what_they_think(
+    monitor: Monitor, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    story(monitor)
+    at = ["--monitor", monitor.url]
+    listed = said(capsys, *at)
+    assert "1 eviction, 0 reviewed right, 0 wrong; 1 incident fired" in listed
+    assert "inc-1" in listed
+    told = said(capsys, "inc", *at)
+    for part in ("What happened", "What was done", "How long each part took", "What it cost",
+                 "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
+        assert part in told
+    assert said(capsys, "--since", "1h", "--format", "csv", *at).startswith("id,kind,")
+    assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
+    token = tmp_path / "token"
+    token.write_text("secret")
+    words = ["inc", "--mark", "wrong", "--note", "compiling", "--by", "ann"]
+    marked = said(capsys, *words, "--token-file", str(token), *at)
+    assert marked == "inc-1 is reviewed as wrong\n"
+    monitor.tick()
+    assert "wrong           ann at " in said(capsys, "inc", *at)
+    assert "0 reviewed right, 1 wrong" in said(capsys, *at)
+
+
+def test_a_store_tells_the_same_when_no_monitor_does(
+    options: Options, fleet: FakeFleet, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monitor = Monitor(options, fleet)
+    with monitor.service:
+        story(monitor)
+        assert monitor.review(verdict="right", by="ann").status_code == 200
+        monitor.tick()
+        asked = monitor.get("/v1/incidents/inc-1")
+        at = ["--store", str(options.store)]
+        assert (
+            json.loads(said(capsys, "inc", "--format", "json", *at))["account"] == asked["account"]
+        )
+    assert "1 eviction, 1 reviewed right, 0 wrong" in said(capsys, *at)
+    assert "How long each part took" in said(capsys, "inc", *at)
+    assert said(capsys, "--format", "csv", *at).startswith("id,kind,")
+    assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
+    assert "no store at" in said(capsys, "--store", str(tmp_path / "none"), status=1)
+    assert not (tmp_path / "none").exists()
+    assert "no such incident: x" in said(capsys, "x", *at, status=1)
+    assert "--mark needs a monitor" in said(capsys, "inc", "--mark", "right", *at, status=2)
+    options.store.write_bytes(b"nothing of ours" * 100)
+    assert said(capsys, *at, status=1).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["nothing"], 1, "no such incident: nothing"),
+        (["--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
+        (["--mark", "right"], 2, "--mark needs the id"),
+        (["x", "--format", "csv"], 2, "--format csv is for the list"),
+        (["x", "--mark", "right", "--by", "a"], 1, "wrong or missing token"),
+    ],
+    ids=["unknown", "since", "no-id", "csv-of-one", "no-token"],
+)
+def test_what_cannot_be_done_is_one_line(
+    monitor: Monitor, capsys: pytest.CaptureFixture[str], words: list[str], status: int, says: str
+) -> None:
+    monitor.tick()
+    err = said(capsys, *words, "--monitor", monitor.url, status=status)
+    assert says in err
+    assert err.count("\n") == 1

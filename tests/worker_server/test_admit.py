@@ -1,0 +1,304 @@
+"""`lightkeeper admit`: how long it waits, what it says, and (with processes) what it becomes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.waiting import wait_for
+from tests.worker_server.admissions import REFUSAL, FakeMonitor
+from tests.worker_server.ranks import ROOT
+from worker_server.admission import Admission, Admitted, Away, Refused
+from worker_server.admit import Gatekeeper, Options, options
+
+REFUSED = Refused("node1 is quarantined by ann: ECC")
+AWAY = Away("http://m:1: no answer in time")
+GONE = "the monitor is away (http://m:1: no answer in time)"
+
+
+@dataclass
+class World:
+    """A clock that only sleeping moves, and a monitor with a script whose last word stays."""
+
+    answers: list[Admission]
+    now_s: float = 0.0
+    said: list[str] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    chance: float = 0.5
+
+    def ask(self) -> Admission:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+    def admitted(self, *, wait: bool = True, timeout_s: float | None = None) -> bool:
+        told = Options("node1", None, ("http://m:1",), wait, timeout_s, 10.0, ())
+        return Gatekeeper(
+            told, self.ask, self.said.append, lambda: self.now_s, self.sleep, lambda: self.chance
+        ).admitted()
+
+
+def test_who_is_admitted_starts_without_a_word():
+    world = World([Admitted("fine")])
+    assert world.admitted()
+    assert (world.said, world.slept) == ([], [])
+
+
+def test_who_is_refused_and_does_not_wait_is_told_why_and_until_when():
+    world = World([REFUSED])
+    assert not world.admitted(wait=False)
+    assert world.said == [
+        "refused until a person releases it: node1 is quarantined by ann: ECC (status 75)"
+    ]
+    assert world.slept == []
+
+
+def test_who_waits_is_told_once_per_change():
+    other = Refused("node1 is quarantined by bob: mended badly")
+    world = World([REFUSED, REFUSED, REFUSED, other, other, Admitted()])
+    assert world.admitted()
+    assert world.said == [
+        "refused until a person releases it: node1 is quarantined by ann: ECC (waiting)",
+        "refused until a person releases it: node1 is quarantined by bob: mended badly (waiting)",
+        "admitted after 50 s",
+    ]
+    assert world.slept == [10.0] * 5
+
+
+@pytest.mark.parametrize(("chance", "pause_s"), [(0.0, 5.0), (0.5, 10.0), (1.0, 15.0)])
+def test_pauses_differ_from_launcher_to_launcher(chance, pause_s):
+    world = World([REFUSED, Admitted()], chance=chance)
+    assert world.admitted()
+    assert world.slept == [pause_s]
+
+
+def test_after_the_timeout_it_gives_up():
+    world = World([REFUSED])
+    assert not world.admitted(timeout_s=25)
+    assert world.slept == [10.0, 10.0, 5.0]
+    assert world.said[-1] == "still refused after 25 s: giving up"
+
+
+def test_a_monitor_that_is_away_admits_at_once():
+    world = World([AWAY])
+    assert world.admitted(wait=False)
+    assert world.said == [f"{GONE}: starting without its word"]
+
+
+def test_a_refusal_stands_while_the_monitor_only_restarts():
+    world = World([REFUSED, AWAY, AWAY, REFUSED, Admitted()])
+    assert world.admitted()
+    assert world.said == [
+        "refused until a person releases it: node1 is quarantined by ann: ECC (waiting)",
+        f"{GONE}: its refusal stands for 300 s",
+        "refused until a person releases it: node1 is quarantined by ann: ECC (waiting)",
+        "admitted after 40 s",
+    ]
+
+
+def test_a_refusal_stands_for_five_minutes_and_not_for_ever():
+    world = World([REFUSED, AWAY])
+    assert world.admitted()
+    assert world.now_s == 300
+    assert world.said[-1] == f"{GONE}: starting without its word"
+
+
+def test_defaults_are_what_the_worker_server_would_report():
+    environ = {"SLURMD_NODENAME": "node7", "REPLICA_GROUP_ID": "rg_3",
+               "LIGHTKEEPER_MONITOR": "http://a:1,http://b:2/"}  # fmt: skip
+    told = options(["--", "srun", "--", "x"], environ)
+    assert told == Options(
+        "node7", "rg_3", ("http://a:1", "http://b:2"), wait=False, timeout_s=None, poll_s=10.0,
+        command=("srun", "--", "x"),
+    )  # fmt: skip
+    assert options(["--host", "h", "--group", "g", "--wait"], environ).host == "h"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["true"], "'true' is no option: a command comes after --"),
+        (["--monitor", "head:8470", "--", "true"], "'head:8470' is no monitor's address"),
+        (["--wait", "--timeout", "-1"], "--timeout is -1, expected seconds"),
+        (["--wait", "--timeout", "nan"], "--timeout is nan, expected seconds"),
+        (["--poll", "0"], "--poll is 0, expected 0.05 to 3600 seconds"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(words, says, capsys):
+    with pytest.raises(SystemExit) as caught:
+        options(words, {})
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert said.startswith(f"lightkeeper admit: {says}")
+    assert said.count("\n") == 1
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def monitor():
+    made = []
+
+    def start(*answers) -> FakeMonitor:
+        made.append(FakeMonitor(*answers))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+BARE = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+
+
+def popen(*words, environ=None, **options) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "monitor.cli", "admit", "--host", "node1", *words],
+        env=environ or BARE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def admit(*words, stdin=b"", **options) -> tuple[int, bytes, str]:
+    with popen(*words, **options) as process:
+        out, err = process.communicate(stdin, timeout=60)
+    return process.returncode, out, err.decode()
+
+
+@pytest.mark.integration
+def test_the_command_runs_in_the_same_process_and_its_status_is_its_own(monitor):
+    said = monitor()
+    with popen("--monitor", said.url, "--", "sh", "-c", "echo $$; exit 42") as process:
+        out, err = process.communicate(timeout=60)
+    assert (int(out), process.returncode, err) == (process.pid, 42, b"")
+    assert said.questions == [{"host": ["node1"]}]
+
+
+@pytest.mark.integration
+def test_standard_input_and_arguments_reach_the_command_untouched(monitor):
+    data = bytes(range(256)) * 500
+    assert admit("--monitor", monitor().url, "--", "cat", stdin=data) == (0, data, "")
+    odd = ["", "a b", "--", "$x", "\u00e9"]
+    words = ["--", sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", *odd]
+    assert admit("--monitor", monitor().url, *words)[1].decode() == f"{odd!a}\n"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("extra", [{}, {"LC_CTYPE": "C.UTF-8", "X": "\udcff"}], ids=["bare", "odd"])
+def test_the_environment_is_the_launchers(monitor, extra):
+    given = {**BARE, **extra}
+    code, out, _ = admit("--monitor", monitor().url, "--", "env", "-0", environ=given)
+    expected = {os.fsencode(f"{key}={value}") for key, value in given.items()}
+    assert (code, set(out.rstrip(b"\0").split(b"\0"))) == (0, expected)
+
+
+@pytest.mark.integration
+def test_the_command_finds_its_signals_as_the_launcher_left_them(monitor):
+    """Read by a shell: python itself ignores SIGPIPE, which would then show."""
+    shell = ["sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/$$/status"]
+    out = admit("--monitor", monitor().url, "--", *shell)[1]
+    plain = subprocess.run(shell, capture_output=True, check=True, env=BARE).stdout
+    assert out == plain
+
+
+@pytest.mark.integration
+def test_signals_reach_the_command(monitor):
+    words = ["sh", "-c", "trap 'exit 33' TERM; echo ready; while :; do sleep 0.05; done"]
+    with popen("--monitor", monitor().url, "--", *words) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 33
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_while_it_waits_as_it_would_end_the_command(monitor, number):
+    said = monitor(REFUSAL)
+    with popen("--monitor", said.url, "--wait", "--poll", "0.1", "--", "true") as process:
+        wait_for(lambda: len(said.asked) > 1, within_s=20, what="it asks again")
+        process.send_signal(number)
+        assert process.wait(20) == -number
+        assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.integration
+def test_a_refused_command_does_not_run(monitor, tmp_path):
+    mark = tmp_path / "ran"
+    code, out, err = admit("--monitor", monitor(REFUSAL).url, "--", "touch", str(mark))
+    assert (code, out, mark.exists()) == (75, b"", False)
+    assert err == (
+        "lightkeeper admit: refused until a person releases it: node1 is quarantined by ann: ECC "
+        "(status 75)\n"
+    )
+
+
+@pytest.mark.integration
+def test_who_waits_runs_once_it_is_admitted(monitor):
+    said = monitor(REFUSAL, REFUSAL, {"admit": True})
+    words = ["--monitor", said.url, "--wait", "--poll", "0.05", "--", "echo", "on"]
+    code, out, err = admit(*words)
+    assert (code, out, len(said.asked)) == (0, b"on\n", 3)
+    assert err.count("refused until") == 1
+    assert "admitted after" in err
+
+
+@pytest.mark.integration
+def test_a_wait_that_takes_too_long_ends_with_75(monitor):
+    words = ["--monitor", monitor(REFUSAL).url, "--wait", "--poll", "0.05", "--timeout", "0.2"]
+    assert admit(*words, "--", "true")[0] == 75
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "monitors", ["", "http://127.0.0.1:9", "http://127.0.0.1:9,http://no.invalid:1"]
+)
+def test_without_a_monitor_training_starts(monitors):
+    code, out, err = admit("--monitor", monitors, "--", "echo", "on")
+    assert (code, out) == (0, b"on\n")
+    assert "starting without" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.integration
+def test_without_a_command_it_only_answers(monitor):
+    assert admit("--monitor", monitor().url) == (0, b"", "")
+    assert admit("--monitor", monitor(REFUSAL).url)[0] == 75
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [("/no/such", 127, "/no/such: no such command"), ("/etc", 126, "cannot run /etc: Permission")],
+)
+def test_a_command_that_cannot_run_ends_as_in_a_shell(monitor, command, code, says):
+    ended, _, err = admit("--monitor", monitor().url, "--", command)
+    assert ended == code
+    assert says in err
+
+
+@pytest.mark.integration
+def test_it_imports_nothing_heavy():
+    code = (
+        "import sys, json; from monitor.cli import main; status = main(['admit']); "
+        "print(json.dumps([status, sorted({name.split('.')[0] for name in sys.modules})]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, env=BARE, timeout=60
+    )
+    status, modules = json.loads(done.stdout)
+    assert status == 0
+    heavy = {"flask", "requests", "aiohttp", "rich", "numpy", "prometheus_client", "sqlalchemy",
+             "torch", "asyncio"}  # fmt: skip
+    assert not heavy & set(modules)
