@@ -23,10 +23,10 @@ from monitor.notify.notices import Known
 from monitor.notify.sinks import Webhook
 from tests.monitor.audit.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.notify.scene import Bench, Receiver
-from tests.monitor.shell.fakes import Page, _FakeServer, page, wait_until
+from tests.monitor.shell.fakes import Page, FakeServer, page, wait_until
 
 
-class FakeGrafana(_FakeServer):
+class FakeGrafana(FakeServer):
     """Holds annotations by id, as the real one does."""
 
     def __init__(self) -> None:
