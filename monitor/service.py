@@ -172,9 +172,8 @@ class Service:
             store,
             registry,
             lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+            stack,
         )
-        for one in schedulers:
-            stack.callback(one.close)
         evictors = Evictors(
             clock=clock,
             fetcher=fetcher,
@@ -215,9 +214,7 @@ class Service:
             office = self._office(store, lease, held, instruments, server.url)
             return Deeds(office, self._journal(pipeline, held, evictions, last_tick))
 
-        followers = follow(schedulers, quarantine, self._may_change, instruments)
-        if followers is not None:
-            stack.callback(followers.close)
+        followers = follow(schedulers, quarantine, self._may_change, instruments, stack)
         parts = Parts(
             config=options.config,
             clock=clock,

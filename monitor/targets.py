@@ -124,12 +124,14 @@ class Registry:
         unknown = [one for one in bodies if _rank_of(one) not in known]
         return self.restore(unknown)
 
-    def save_all(self) -> None:
-        """Write every target: this monitor has begun to write."""
+    def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
+        """Write every target that is not stored like this: this monitor has begun to write."""
+        known = {_rank_of(one): one for one in stored}
         with self._lock:
             for rank, target in self._targets.items():
                 body = _target_to_json(target, self._superseded.get(rank, ()))
-                self._keeper.save_target(rank, body)
+                if body != known.get(rank):
+                    self._keeper.save_target(rank, body)
 
     def register(self, registration: Registration) -> Standing:
         """Register or renew; SUPERSEDED when a newer incarnation bears the name."""

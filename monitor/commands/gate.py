@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from monitor.app import ServeError, parse_bind
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.token import add_token_option, read_token
 from monitor.gate import bequest
-from monitor.gate.keeper import Estate, Keeper, describe, succeed
+from monitor.gate.keeper import Estate, Keeper, Worker, describe, succeed
 from monitor.gate.serve import Options, listen
 
 log = logging.getLogger("lightkeeper.gate")
@@ -59,18 +60,24 @@ def carry_out(args: argparse.Namespace) -> int:
     )
     log.setLevel(logging.INFO)
     options = Options(parse_lighthouse(args.lighthouse), args.state, read_token(args.token_file))
-    estate = _estate(args.bind, args.admin)
+    bind, admin = _address("--bind", args.bind), _address("--admin", args.admin)
+    first = Worker().ready()  # before anything is taken over from a gate that died
+    try:
+        estate = _estate(bind, admin)
+    except CommandError:
+        first.end(signal.SIGKILL)
+        raise
     if options.token is None:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
     where = (args.bind, args.lighthouse, args.admin, os.getpid())
     log.info("gate at %s for %s, admin at %s (pid %d)", *where)
-    Keeper(options, estate, verbose=args.verbose).run()
+    Keeper(options, estate, first, verbose=args.verbose).run()
     return DONE
 
 
-def _estate(bind: str, admin: str) -> Estate:
+def _estate(bind: tuple[str, int], admin: tuple[str, int]) -> Estate:
     """Our own sockets, or those of a worker whose keeper died."""
-    found = succeed(bequest.successor_address(*_address("--bind", bind)))
+    found = succeed(bequest.successor_address(*bind))
     if found is not None:
         log.warning("taken over from the worker of a gate that died: %s", describe(found))
         return found
@@ -100,9 +107,9 @@ def _address(option: str, text: str) -> tuple[str, int]:
         raise CommandError(str(exc).replace("--bind", option), USAGE) from exc
 
 
-def _listen(option: str, text: str) -> socket.socket:
-    host, port = _address(option, text)
+def _listen(option: str, address: tuple[str, int]) -> socket.socket:
     try:
-        return listen(host, port)
+        return listen(*address)
     except OSError as exc:
-        raise CommandError(f"cannot serve at {option} {text}: {exc.strerror}", USAGE) from exc
+        where = f"{address[0]}:{address[1]}"
+        raise CommandError(f"cannot serve at {option} {where}: {exc.strerror}", USAGE) from exc

@@ -56,11 +56,13 @@ def deny_list(
         if not any(host in one.hosts and _settled(one, entry, evicted, now_s) for one in known):
             reason = f"host quarantined: {entry.reason}"
             denials.append(_denial(Scope.HOST, host, reason, entry.until_s, entry.incident_id))
-    denials += _groups(hosts, known, evicted, now_s)
-    by_name = {one.name for one in denials if one.scope is Scope.GROUP}
+    by_name = {one.name: one for one in _groups(hosts, known, evicted, now_s)}
     for entry in groups:
-        if _in_force(entry, now_s) and entry.name not in by_name:
-            denials.append(_held_out(entry, known, evicted, now_s))
+        if _in_force(entry, now_s):
+            by_host = by_name.get(entry.name)
+            astray = frozenset() if by_host is None else by_host.refused
+            by_name[entry.name] = _held_out(entry, known, evicted, now_s, astray)
+    denials += by_name.values()
     sound = (one for one in denials if one.name.isprintable() and len(one.name) <= NAME_MAX)
     return tuple(sorted(sound, key=lambda one: (one.scope, one.name)))[:DENIALS_MAX]
 
@@ -129,10 +131,12 @@ def _held_out(
     known: Sequence[Incarnation],
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
+    astray: frozenset[ReplicaId],
 ) -> Denial:
-    """A group that may come back nowhere; what ran before goes on."""
+    """A group that may come back nowhere; what ran before goes on, unless its host forbids it."""
     mine = [one for one in known if one.group == entry.name]
-    admitted = {one.replica_id for one in mine if _settled(one, entry, evicted, now_s)}
+    settled = {one.replica_id for one in mine if _settled(one, entry, evicted, now_s)}
+    admitted = settled - astray
     refused = [one.replica_id for one in mine if one.replica_id not in admitted]
     return _denial(
         Scope.GROUP,

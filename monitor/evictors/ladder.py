@@ -57,7 +57,7 @@ class Ladder:
         self._publish(publish)
 
     def settle(self, look: Look, publish: Callable[[RungOutcome], None]) -> None:
-        """This was the last look: tell how the rungs ended."""
+        """Tell how the rungs ended; this was the last look."""
         for rung in self._rungs():
             rung.settle(look)
         self._publish(publish)

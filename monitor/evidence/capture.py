@@ -104,6 +104,11 @@ class Evidence:
             if not incident.open and self._shelf.view(incident.id) is not None:
                 self._lanes[0].put(Job(None, seen, incident))
 
+    def look_again(self) -> None:
+        """Another monitor may have written to the folder; looked at in a thread of its own."""
+        if self._on and self._seen is not None:
+            self._lanes[0].put(Job(None, self._seen, None))
+
     def before_eviction(
         self, evict: Evict, incident: Incident | None, author: str
     ) -> Ticket | None:

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,6 +32,7 @@ log = logging.getLogger("lightkeeper.gate")
 
 SILENT_S: Final = 10.0
 """A worker says every second that it is alive; one that is stopped or stuck is replaced."""
+READY_S: Final = 30.0
 _SHORT_S: Final = 0.5
 """A worker that lived no longer is followed by a pause."""
 _GRACE_S: Final = 5.0
@@ -96,6 +98,13 @@ class Worker:
         theirs.close()
         self.began_s = self.heard_s = time.monotonic()
 
+    def ready(self) -> Worker:
+        """Wait until it has imported everything."""
+        self.channel.settimeout(READY_S)
+        with contextlib.suppress(OSError):
+            bequest.receive(self.channel)
+        return self
+
     def end(self, number: signal.Signals) -> None:
         """Signal it, and wait; kill it when it takes too long."""
         with contextlib.suppress(ProcessLookupError):
@@ -111,11 +120,12 @@ class Worker:
 class Keeper:
     """Holds the estate, and sees that somebody works."""
 
-    def __init__(self, options: Options, estate: Estate, *, verbose: bool) -> None:
+    def __init__(self, options: Options, estate: Estate, first: Worker, *, verbose: bool) -> None:
         self._options = options
         self._estate = estate
+        self._first = first
         self._verbose = verbose
-        self._stopping = False
+        self._stopping = threading.Event()
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""
@@ -125,14 +135,14 @@ class Keeper:
         wake, wakes = socket.socketpair()
         wakes.setblocking(False)
         signal.set_wakeup_fd(wakes.fileno())
-        worker = self._employ(Worker())
+        worker = self._employ(self._first)
         spare = Worker()
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 if self._watch(worker, wake):
                     continue
                 worker.end(signal.SIGKILL)
-                if self._stopping:
+                if self._stopping.is_set():
                     break
                 if time.monotonic() - worker.began_s < _SHORT_S:
                     time.sleep(_SHORT_S)
@@ -145,7 +155,7 @@ class Keeper:
 
     def _stop(self, number: int, frame: object) -> None:
         del number, frame
-        self._stopping = True
+        self._stopping.set()
 
     def _employ(self, worker: Worker) -> Worker:
         worker.channel.settimeout(_GRACE_S)
@@ -168,7 +178,7 @@ class Keeper:
         with selectors.DefaultSelector() as selector:
             selector.register(worker.channel, selectors.EVENT_READ)
             selector.register(wake, selectors.EVENT_READ)
-            while not self._stopping:
+            while not self._stopping.is_set():
                 ready = selector.select(timeout=1.0)
                 if any(key.fileobj is worker.channel for key, _ in ready):
                     if not self._read(worker):

@@ -49,7 +49,9 @@ class Lighthouse:
         self._back = asyncio.Event()
         self._sides: set[LighthouseSide] = set()
         self._lost_s: list[float] = []
+        self._met: set[ReplicaId] = set()
         self._expected: set[ReplicaId] = set()
+        self._strangers = 0  # clients whose names a worker that died took with it
         self._since_s = 0.0
         self._until_s: float | None = None
 
@@ -104,8 +106,8 @@ class Lighthouse:
 
     def _went_away(self) -> None:
         if self.up is not False:
+            self.up = False
             self._unsettle()
-        self.up = False
         self._back.clear()
 
     def left(self, side: LighthouseSide, *, lost: bool) -> None:
@@ -122,18 +124,28 @@ class Lighthouse:
         """It went: who was alive has to be known again before a quorum is asked for."""
         now_s = self._core.now_s()
         self._since_s = now_s
+        self._until_s = now_s + SETTLE_S if self.up else None  # else counted from its return
         if self.settling:
             return
         alive = [entry for entry in self._core.ledger.entries.values() if _alive(entry, now_s)]
         self._expected = {entry.replica_id for entry in alive}
         self.settling = bool(self._expected)
-        self._until_s = now_s + SETTLE_S if self.up else None
+
+    def inherited(self, clients: int) -> None:
+        """A worker has died with so many clients: their heartbeats may have aged meanwhile."""
+        if clients:
+            self.settling, self._strangers = True, clients
+            self._since_s = self._core.now_s()
+            self._until_s = self._since_s + SETTLE_S
 
     def heard(self, entry: Entry) -> None:
         """The Lighthouse has answered a heartbeat of this replica id."""
         if entry.answered_s is not None and entry.answered_s >= self._since_s:
+            if entry.replica_id not in self._met:
+                self._met.add(entry.replica_id)
+                self._strangers = max(0, self._strangers - 1)
             self._expected.discard(entry.replica_id)
-            if not self._expected:
+            if not self._expected and not self._strangers:
                 self._settle()
 
     def tick(self, now_s: float) -> None:
@@ -143,6 +155,8 @@ class Lighthouse:
 
     def _settle(self) -> None:
         self.settling = False
+        self._strangers = 0
+        self._met.clear()
         self._expected.clear()
         self._core.advance_all()
 

@@ -114,6 +114,7 @@ async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
     if given.channel is not None:
         keeping = desk.arrivals.keeping = Keeping(given.channel)
         works.append(keeping.stay_alive(core, given.listeners))
+    core.lighthouse.inherited(len(given.clients))
     for key, client in given.clients.items():
         await inherit(core, desk.arrivals, key, client, given.asked.get(key, ()))
     tasks = [loop.create_task(work) for work in works]

@@ -30,6 +30,7 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    bequest.send(channel, bequest.ALIVE)
     given = take(channel)
     if given is None:
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from monitor.keeper.docket import Docket
 from monitor.keeper.observed import held_back
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from monitor.lease import Lease
 
 log = logging.getLogger(__package__)
+
+_READ_SHARE: Final = 10.0
+"""A standby reads a store with thousands of incidents no more than a tenth of its time."""
 
 
 class Handover:
@@ -39,6 +42,7 @@ class Handover:
         """Under which this monitor acts, once it has taken over."""
         self._read: int | None = None
         """The store's number of writes when a standby read it last."""
+        self._next_s = 0.0
         self.deeds = Deeds(parts.notify, parts.journal)
 
     @property
@@ -87,7 +91,8 @@ class Handover:
     def _look_on(self, lease: Lease) -> None:
         """What the active monitor wrote since the last look."""
         writes, parts = lease.writes(), self._parts
-        if writes is None or writes == self._read:
+        began_s = parts.clock.now_s()
+        if writes is None or writes == self._read or began_s < self._next_s:
             return
         found = parts.store.remembered()
         parts.evictors.follow(found.evictions)
@@ -95,6 +100,8 @@ class Handover:
         parts.judge.go_on(found.incidents, progress, deciding=False, would=would)
         self._adopt(found)
         self._read = writes
+        now_s = parts.clock.now_s()
+        self._next_s = now_s + _READ_SHARE * (now_s - began_s)
 
     def _lead(self, fence: Fence, tick: int) -> None:
         parts = self._parts
@@ -102,7 +109,9 @@ class Handover:
         evictions = parts.evictors.restore(found.evictions)
         parts.judge.go_on(found.incidents, evictions, would=held_back(found.decisions))
         self._adopt(found)
-        parts.registry.save_all()
+        parts.registry.save_all(found.targets)
+        if parts.evidence is not None:
+            parts.evidence.look_again()
         self._docket.take_over(found, parts.clock.now_s())
         if parts.begin is not None:
             self.deeds = parts.begin(found, evictions, tick)

@@ -19,8 +19,10 @@ def rungs_for(decision: Decision, parts: Parts) -> tuple[Rung, ...]:
     has = {
         Rung.EVIDENCE: parts.evidence is not None,
         Rung.QUARANTINE: bool(would.quarantine),
+        Rung.GATE: parts.gatekeeper is not None and would.replica_id is not None,
         Rung.LIGHTHOUSE_KILL: parts.lighthouse is not None and would.replica_id is not None,
         Rung.WORKER_EVICT: True,
+        Rung.SCHEDULER: parts.schedulers is not None,
     }
     return tuple(rung for rung in Rung if has.get(rung, False))
 

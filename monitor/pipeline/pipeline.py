@@ -261,7 +261,6 @@ class Pipeline:
                 case Evict():
                     self._holds.pop(decision.incident_id, None)
                     self._tracker.asked(decision.incident_id, snapshot.now_s)
-                    self._count(decision, snapshot)
                     emitted.append(decision)
                 case Hold():
                     if decision.would is not None:
@@ -275,38 +274,18 @@ class Pipeline:
         self._holds = {key: said for key, said in self._holds.items() if key in still}
         return tuple(emitted)
 
-    def _count(self, decision: Evict, snapshot: Snapshot) -> None:
-        """One more eviction of the hour."""
-        counted = [one for one in self._past if self._counts(one, decision, snapshot)]
-        now_s = snapshot.now_s
-        self._past = [*counted, PastEviction(decision.incident_id, decision.group, now_s)]
-
-    def _counts(self, past: PastEviction, decision: Evict, snapshot: Snapshot) -> bool:
-        """Whether an earlier eviction counts beside this one: to ask again for one that was never
-        taken up, or that was interrupted, is the same eviction.
-        """
-        return past.incident_id != decision.incident_id or any(
-            one.incident_id == past.incident_id and self._same(past, one)
-            for one in snapshot.evictions
-        )
-
-    def _same(self, past: PastEviction, progress: EvictionProgress) -> bool:
-        ack_s = self._config.eviction_ack_s
-        return progress.of_s - ack_s <= past.asked_s <= progress.asked_s + ack_s
-
     def _take_past(self, evictions: Sequence[EvictionProgress]) -> None:
-        """Count evictions that were not decided here: by hand, or before a restart."""
+        """Count evictions that the evictor has taken up, each once, however often it was asked.
+
+        One that is decided and not taken up stands in the way of others by itself (`IN_FLIGHT`).
+        """
+        past = {(one.incident_id, one.decided_s): one for one in self._past}
         for progress in evictions:
-            known = any(
-                past.incident_id == progress.incident_id and self._same(past, progress)
-                for past in self._past
+            past[progress.incident_id, progress.of_s] = PastEviction(
+                progress.incident_id, progress.group, progress.asked_s, progress.of_s
             )
-            if not known:
-                self._past.append(
-                    PastEviction(progress.incident_id, progress.group, progress.asked_s)
-                )
         now_s = self._history.now_s
-        self._past = [past for past in self._past if now_s - past.asked_s < _HOUR_S]
+        self._past = [one for one in past.values() if now_s - one.asked_s < _HOUR_S]
 
 
 def _explains_lag(verdict: Verdict) -> bool:

@@ -34,6 +34,9 @@ class PastEviction:
     incident_id: IncidentId
     group: GroupName
     asked_s: float
+    """Last: one that was interrupted is asked again, and is the same eviction."""
+    decided_s: float = 0.0
+    """With the incident the name of its decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MISSING: Final = "its client is not installed: pip install 'lightkeeper[kubernetes]'"
 BODY_MAX_BYTES: Final = 64 * 1024 * 1024
 _MERGE: Final = "application/merge-patch+json"
-_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
 """Worth another look: somebody changed it meanwhile, or the server is busy or restarts."""
 _LAST_CALL_S: Final = 0.25
@@ -80,6 +79,10 @@ class KubeApi:
             raise KubeUnusableError(MISSING) from exc
         self._client = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._client)
+        self._merging = client.ApiClient(configuration)
+        # Clients before 35 take no `_content_type`; left alone, all send a strategic merge patch.
+        self._merging.set_default_header("Content-Type", _MERGE)
+        self._merges = client.CoreV1Api(self._merging)
         self._review = client.AuthorizationV1Api(self._client)
 
     def node(self, name: str, deadline: Deadline) -> Mapping[str, Any]:
@@ -92,13 +95,11 @@ class KubeApi:
 
     def patch_node(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
         """A merge patch."""
-        self._ask(self._core.patch_node, deadline, name, dict(patch), _content_type=_MERGE)
+        self._ask(self._merges.patch_node, deadline, name, dict(patch))
 
     def patch_status(self, name: str, patch: Mapping[str, Any], deadline: Deadline) -> None:
         """A strategic merge patch of nodes/status."""
-        self._ask(
-            self._core.patch_node_status, deadline, name, dict(patch), _content_type=_STRATEGIC
-        )
+        self._ask(self._core.patch_node_status, deadline, name, dict(patch))
 
     def pod(self, namespace: str, name: str, deadline: Deadline) -> Mapping[str, Any]:
         """One pod."""
@@ -140,8 +141,9 @@ class KubeApi:
 
     def close(self) -> None:
         """Close connections."""
-        with contextlib.suppress(Exception):
-            self._client.close()
+        for one in (self._client, self._merging):
+            with contextlib.suppress(Exception):
+                one.close()
 
     def _ask(
         self, call: Callable[..., Any], deadline: Deadline, *args: Any, **options: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from monitor.metrics import Instruments
@@ -13,7 +14,7 @@ from monitor.schedulers.agreement import Wanted
 from monitor.schedulers.build import NewFetcher, SchedulerOptions, build, place_of
 from monitor.schedulers.follow import Followers
 from monitor.schedulers.protocol import Scheduler
-from monitor.store import Store
+from monitor.store import Store, StoreError
 from monitor.targets import Registry
 
 OWNER_SWITCH: Final = "scheduler_owner"
@@ -21,9 +22,13 @@ OWNER_SWITCH: Final = "scheduler_owner"
 
 
 def open_schedulers(
-    options: SchedulerOptions, store: Store, registry: Registry, fetcher: NewFetcher
+    options: SchedulerOptions,
+    store: Store,
+    registry: Registry,
+    fetcher: NewFetcher,
+    stack: ExitStack,
 ) -> Sequence[Scheduler]:
-    """The drivers. Close each when done.
+    """The drivers, closed with the stack.
 
     Raises:
         KubeUnusableError: there is no client, or no cluster is configured.
@@ -31,12 +36,15 @@ def open_schedulers(
     """
     name = options.name
     owner = StoredName(store) if name is None else (lambda: name)
-    return build(
+    made = build(
         options,
         lambda: tuple(place_of(target.identity) for target in registry.targets()),
         owner,
         fetcher,
     )
+    for one in made:
+        stack.callback(one.close)
+    return made
 
 
 def follow(
@@ -44,8 +52,9 @@ def follow(
     quarantine: Quarantine,
     may_act: Callable[[], bool],
     instruments: Instruments,
+    stack: ExitStack,
 ) -> Followers | None:
-    """Who makes the schedulers agree with the list; None where there is none. Close it when done.
+    """Who makes the schedulers agree with the list, closed with the stack; None: no scheduler.
 
     A pause does not hold them: hosts are quarantined by hand as well.
     """
@@ -58,7 +67,9 @@ def follow(
             for one in quarantine.active()
         )
 
-    return Followers(schedulers, listed, may_act, instruments)
+    made = Followers(schedulers, listed, may_act, instruments)
+    stack.callback(made.close)
+    return made
 
 
 class StoredName:
@@ -72,12 +83,24 @@ class StoredName:
         self._name: str | None = None
 
     def __call__(self) -> str:
-        """The name."""
+        """The name.
+
+        Raises:
+            StoreError: it cannot be read, or not be written now; a name that no later monitor knows
+                would leave nodes cordoned for ever.
+        """
         with self._lock:
             if self._name is None:
-                self._name = self._store.remembered().switches.get(OWNER_SWITCH)
-            if self._name is None:
-                self._name = secrets.token_hex(3)
-                self._store.save_switch(OWNER_SWITCH, self._name)
-                self._store.flush()
+                self._name = self._read() or self._made()
             return self._name
+
+    def _made(self) -> str:
+        self._store.save_switch(OWNER_SWITCH, secrets.token_hex(3))
+        self._store.flush()
+        name = self._read()
+        if name is None:
+            raise StoreError("the store does not keep the name of our marks yet")
+        return name
+
+    def _read(self) -> str | None:
+        return self._store.remembered().switches.get(OWNER_SWITCH)

@@ -13,12 +13,18 @@ from dataclasses import replace
 
 from monitor.names import GroupName, RankName
 from monitor.policy import Evict
-from monitor.snapshot import Failure, LighthouseAway, LighthouseView, Pause, Snapshot
+from monitor.snapshot import (
+    EvictionProgress,
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Pause,
+    Snapshot,
+)
 from tests.monitor.fleet import At, Fault, SimFleet, SimRank
 
 FORGIVEN_S = 90.0
 """A fault that healed may still be acted on for so long: a straggler is told by windows."""
-INTERRUPTED = "the monitor restarted during the eviction"
 
 
 class HostFleet(SimFleet):
@@ -34,6 +40,8 @@ class HostFleet(SimFleet):
         self.lost: set[str] = set()
         self.quarantined: set[str] = set()
         self.pause: Pause | None = None
+        self.left: dict[str, EvictionProgress] = {}
+        """Incident -> its eviction that a restart of the monitor left without an end."""
         self.sick_until_s: dict[str, float] = {}
         """Group -> until when acting on it is right: for ever while its fault lasts."""
         for number, ranks in enumerate(self.groups.values()):
@@ -118,6 +126,9 @@ class HostFleet(SimFleet):
         self.quarantined.update(decision.quarantine)
         super().evict(decision)
         asked = self.evictions.pop(decision.incident_id)
+        before = self.left.pop(decision.incident_id, None)
+        if before is not None:  # asked again: the same eviction
+            asked = replace(asked, decided_s=before.of_s, attempt=before.attempt + 1)
         self.evictions[f"{decision.incident_id}@{asked.asked_s}"] = asked
 
     def _evictor(self) -> None:
@@ -128,9 +139,9 @@ class HostFleet(SimFleet):
 
     def end_evictor(self) -> None:
         """The monitor dies: what it had begun and not achieved is over."""
-        for key, one in self.evictions.items():
-            if one.gone_s is None and one.failed is None:
-                self.evictions[key] = replace(one, failed=INTERRUPTED)
+        for key, one in list(self.evictions.items()):
+            if one.interrupted:
+                self.left[one.incident_id] = self.evictions.pop(key)
 
     # -- what the monitor sees ---------------------------------------------------------------
 

@@ -90,3 +90,19 @@ def test_a_monitor_that_is_not_there_is_away(monitor):
 
     assert isinstance(answer, Away)
     assert "\n" not in answer.reason
+
+
+def test_of_two_monitors_the_first_that_answers_is_believed_and_asked_first_then(monitor):
+    monitor.answer = (200, json.dumps({"admit": False, "reason": "slow"}))
+    broken = Monitor()
+    broken.answer = (500, "")
+
+    ask = ask_monitor(f"{broken.url}, {monitor.url}/", "rg_1")
+    assert [ask("host-1"), ask("host-1")] == [Refused("slow"), Refused("slow")]
+    assert (len(broken.asked), len(monitor.asked)) == (1, 2)
+    broken.close()
+
+
+def test_when_no_monitor_answers_they_are_away(monitor):
+    monitor.answer = (500, "")
+    assert isinstance(ask_monitor(f"{monitor.url},{monitor.url}", "rg_1")("host-1"), Away)

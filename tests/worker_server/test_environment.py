@@ -46,6 +46,7 @@ def test_the_port_is_the_base_plus_the_group_rank():
         {"LIGHTKEEPER_PORT_BASE": "x"}, {"LIGHTKEEPER_PORT_BASE": "65535"},
         {"LIGHTKEEPER_LINGER_S": "long"}, {"LIGHTKEEPER_LINGER_S": "-1"},
         {"LIGHTKEEPER_LINGER_S": "nan"}, {"LIGHTKEEPER_MONITOR": "host:80"},
+        {"LIGHTKEEPER_MONITOR": "http://a:80, host:80"},
         {"LIGHTKEEPER_TOKEN_FILE": "/nonexistent"}, {"LIGHTKEEPER_TOKEN_FILE": "/dev/null"},
         {"LIGHTKEEPER_HOST_PORT": "65536"}, {"LIGHTKEEPER_HOST_PORT": "x"},
         {"LIGHTKEEPER_OPEN_READS": "yes"},

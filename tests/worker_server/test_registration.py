@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -11,7 +12,7 @@ import pytest
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
-from worker_server.sidecar.registration import Registrar
+from worker_server.sidecar.registration import Registrar, Registrars
 
 
 class FakeMonitor:
@@ -111,3 +112,16 @@ def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(start_
         "the finished rank's lease is given back before the linger is over",
         within_s=4,
     )
+
+
+def test_two_monitors_are_both_told_and_one_that_hangs_is_not_in_the_way_of_the_other(monitor):
+    other, silent = FakeMonitor(), socket.create_server(("127.0.0.1", 0))
+    registration = wire.Registration(identity(), "http://127.0.0.1:9", 0.06)
+    hangs = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    leases = Registrars([hangs, monitor.url, other.url], registration, "sesame")
+    leases.start()
+    eventually(lambda: len(monitor.calls) >= 2 and len(other.calls) >= 2, "both are told")
+    silent.close()
+    leases.stop()
+    assert monitor.calls[-1][0] == other.calls[-1][0] == "DELETE"
+    other.close()

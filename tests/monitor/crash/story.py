@@ -22,7 +22,7 @@ from tests.monitor.shell.process import TOKEN, Training, free_port
 from tests.waiting import wait_for
 from worker_server.wire import to_json
 
-POINTS: Final = {True: 50, False: 30}
+POINTS: Final = {True: 26, False: 46}
 """From which a seed chooses: a run without a crash passes about so many, with a Lighthouse whose
 kill works and without."""
 

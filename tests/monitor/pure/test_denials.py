@@ -14,6 +14,7 @@ from monitor.gate.denial import Denial, Scope, denials_json, parse_denials
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.snapshot import EvictionProgress, Failure, Observation, Rung, RungOutcome, Unreachable
 from monitor.store import QuarantineEntry
+from monitor.store.rows import Scope as QuarantineScope
 from worker_server.wire import Identity, Process, StateReport, StepState
 
 NOW = 1_000_000.0
@@ -142,10 +143,11 @@ def test_one_that_comes_back_on_the_quarantined_host_is_refused() -> None:
 
 
 def test_one_with_a_single_rank_on_it_is_refused_too() -> None:
-    known = where(
-        (-60, seen("rg_1.0", "rg_1:a", "node1", world=2), seen("rg_1.1", "rg_1:a", "node2", world=2)),
-        (0, seen("rg_1.0", "rg_1:b", "node3", world=2), seen("rg_1.1", "rg_1:b", "node1", world=2)),
-    ).all()  # fmt: skip
+    def life(name: str, *hosts: str):
+        return [seen(f"rg_1.{n}", name, host, world=2) for n, host in enumerate(hosts)]
+
+    first, second = life("rg_1:a", "node1", "node2"), life("rg_1:b", "node3", "node1")
+    known = where((-60, *first), (0, *second)).all()
     group = next(d for d in deny_list([evicted()], [barred()], known, NOW) if d.scope == "group")
     assert group.refused == {"rg_1:a", "rg_1:b"}
 
@@ -184,6 +186,31 @@ def test_a_restarted_monitor_takes_who_runs_for_one_who_ran_before() -> None:
     assert deny_list((), [barred(since=-500)], known, NOW) == ()
     known = where((0, seen("rg_2.0", "rg_2:y", "node1")), born=-100.0).all()
     assert names(deny_list((), [barred(since=-500)], known, NOW)) == ["group rg_2", "host node1"]
+
+
+def test_a_quarantined_group_goes_on_and_does_not_come_back() -> None:
+    entry = replace(barred("rg_2"), scope=QuarantineScope.GROUP)
+    known = where((-60, seen("rg_2.0", "rg_2:y", "node1"))).all()
+    (denial,) = deny_list((), (), known, NOW - 30, [entry])
+    assert (denial.scope, denial.name, denial.reason) == (
+        Scope.GROUP, "rg_2", "rg_2 is quarantined: hung: no step",
+    )  # fmt: skip
+    assert (denial.admitted, denial.refused) == ({"rg_2:y"}, frozenset())
+    known = where(
+        (-66, seen("rg_2.0", "rg_2:y", "node1")), (0, seen("rg_2.0", "rg_2:z", "node5"))
+    ).all()
+    (denial,) = deny_list((), (), known, NOW + 5, [entry])
+    assert denial.refused == {"rg_2:y", "rg_2:z"}  # the first is gone, the second came back
+
+
+def test_a_quarantined_group_that_had_a_quarantined_host_comes_back_nowhere() -> None:
+    entry = replace(barred("rg_1"), scope=QuarantineScope.GROUP)
+    known = where(
+        (-60, seen("rg_1.0", "rg_1:a", "node1")), (0, seen("rg_1.0", "rg_1:b", "node2"))
+    ).all()
+    denials = deny_list([evicted()], [barred()], known, NOW, [entry])
+    assert names(denials) == ["group rg_1", "host node1", "replica rg_1:a"]
+    assert (denials[0].admitted, denials[0].refused) == (frozenset(), {"rg_1:a", "rg_1:b"})
 
 
 # -- whereabouts ----------------------------------------------------------------------------------

@@ -88,6 +88,64 @@ def test_an_eviction_cut_short_by_a_restart_is_asked_again_for_the_same_incident
     assert len(after.last.incidents) == 1
 
 
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_to_ask_again_after_a_restart_is_the_same_eviction_in_budget_and_cool_down(
+    restarts: int,
+) -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(budget_per_hour=1))
+    fleet, evict = drive.fleet, drive.fleet.evict
+    fleet.evictor_works = False
+    drive.run(30)
+    (decided_s,) = [one.asked_s for one in fleet.evictions.values()]
+
+    def go_on(decision) -> None:
+        evict(decision)
+        for key, one in fleet.evictions.items():
+            fleet.evictions[key] = replace(one, decided_s=decided_s, attempt=2)
+
+    fleet.evict = go_on
+    for _ in range(restarts):
+        drive = restarted(drive)
+        drive.fleet.evictions.clear()
+        drive.run(15)
+        assert [evict.group for _, evict in drive.evicts] == ["rg_1"]
+        assert len(drive.pipeline._past) == 1
+    drive.fleet.evictor_works = True
+    drive.run(40)
+    assert drive.incident("not_entered").state is State.RESOLVED
+    assert len(drive.pipeline._past) == 1
+
+
+def test_a_decision_that_nobody_took_up_counts_once_when_it_is_decided_again() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(budget_per_hour=1))
+    drive.fleet.evict = lambda decision: None  # the disk does not take it
+    drive.run(60)
+    assert len(drive.evicts) >= 3
+    assert drive.pipeline._past == []
+
+
+def test_a_standby_decides_nothing_and_goes_on_where_the_active_one_was() -> None:
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
+    active = Drive(fleet, KeeperConfig(budget_per_hour=1))
+    standby = Pipeline(active.config)
+    standby.go_on((), (), deciding=False)
+    fleet.evictor_works = False
+    for _ in range(30):
+        active.step()
+        told = standby.tick(fleet.snapshot())
+        assert told.decisions == ()
+        standby.go_on(active.last.incidents, tuple(fleet.evictions.values()), deciding=False)
+    (known,) = active.last.incidents
+    assert known.state is State.EVICTING
+    standby.go_on(active.last.incidents, tuple(fleet.evictions.values()))
+    fleet.evictions.clear()  # its evictor died with it
+    fleet.run_to(fleet.now_s + 1.0)
+    first = standby.tick(fleet.snapshot())
+    assert [one.incident_id for one in first.decisions] == [known.id]
+    assert [(one.id, one.state) for one in first.incidents] == [(known.id, State.FIRING)]
+    assert len(standby._past) == 1
+
+
 def test_an_eviction_that_took_effect_while_the_monitor_was_away_is_finished() -> None:
     before = under_eviction()
     before.fleet.evictions.clear()

@@ -46,7 +46,7 @@ def log(*looks: LighthouseView | LighthouseAway) -> LighthouseRecord:
     ],
     ids=[
         "nothing new", "two quorums", "away only", "counts anew", "counts anew at once",
-        "same id, a heartbeat forgotten", "forgets all", "a stranger's heartbeat ages", "first look",
+        "same id, a heartbeat forgotten", "forgets all", "a stranger ages", "first look",
     ],
 )  # fmt: skip
 def test_restarts_and_quorums_are_counted(looks, restarts, changes) -> None:

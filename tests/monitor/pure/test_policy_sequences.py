@@ -113,7 +113,7 @@ class Sequence:
     def meddle(self) -> None:
         """What an operator may do between two ticks."""
         dice, fleet = self.dice, self.fleet
-        if dice.random() < 0.010:
+        if dice.random() < (0.1 if fleet.going() else 0.008):
             self.restart()
         if dice.random() < 0.010:
             self.config, self.policy = self._config(), self._policy()
@@ -131,7 +131,7 @@ class Sequence:
         self.fleet.end_evictor()
         kept = [incident_from_json(json.loads(json.dumps(incident_to_json(one))))
                 for one in self.drive.seen.values()]  # fmt: skip
-        past = tuple(self.fleet.evictions.values())
+        past = (*self.fleet.evictions.values(), *self.fleet.left.values())
         self.drive.pipeline = Pipeline(self.config, kept, past, policy=self.policy)
 
     # -- what must hold ----------------------------------------------------------------------
@@ -139,6 +139,7 @@ class Sequence:
     def step(self) -> None:
         self.meddle()
         going, paused = self.fleet.going(), self.fleet.pause
+        left = dict(self.fleet.left)
         result = self.drive.step()
         for decision in result.decisions:
             if isinstance(decision, Hold):
@@ -147,6 +148,8 @@ class Sequence:
                     held = self._of(decision.would)
                     self.check(self.config.observe or held is Action.OBSERVE, "observed unasked")
             else:
+                if decision.incident_id in left:  # asked again after a restart: the same one
+                    self.asked = [o for o in self.asked if o[1].incident_id != decision.incident_id]
                 self.judge(decision, going, paused)
                 going = {*going, decision.group}
         self.check(not result.detector_failures, f"crashed: {result.detector_failures}")

@@ -12,6 +12,7 @@ import requests
 from monitor.config import KeeperConfig
 from monitor.service import Options, Service, StartError
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, Hang, page, wait_until
+from tests.monitor.shell.gates import FakeGate
 from worker_server.wire import to_json
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -94,6 +95,58 @@ def test_the_snapshot_shows_groups_ranks_and_the_lighthouse(
     assert second["step"] is None
     assert api.get("/v1/ranks")["ranks"] == body["ranks"]
     assert api.get("/v1/groups")["groups"] == body["groups"]
+
+
+def test_the_lighthouse_is_told_as_json_also_while_it_is_away(
+    api: Api, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.form("rg_0:a")
+    lighthouse.ages_s["rg_1:old"] = 9.0
+    api.tick()
+    body = api.get("/v1/lighthouse")
+    assert (body["up"], body["quorum_id"], body["restarts"]) == (True, 2, 0)
+    assert body["members"] == [
+        {
+            "replica_id": "rg_0:a", "group": "rg_0", "step": 10, "recovering": False,
+            "address": "http://h:1", "store_address": "s:1", "world_size": 1,
+            "heartbeat_age_s": 0.1,
+        }
+    ]  # fmt: skip
+    assert [one["replica_id"] for one in body["others"]] == ["rg_1:old"]
+    lighthouse.down = True
+    api.tick()
+    body = api.get("/v1/lighthouse")
+    assert (body["up"], body["reason"], body["quorum_id"]) == (
+        False, "GET /status answered 503", 2,
+    )  # fmt: skip
+    lighthouse.down, lighthouse.quorum_id = False, 1
+    api.tick()
+    assert api.get("/v1/lighthouse")["restarts"] == 1
+    assert "lightkeeper_lighthouse_restarts_total 1.0" in api.call("GET", "/metrics").text
+
+
+def test_a_gate_is_kept_taught_and_its_absence_is_a_trouble(
+    tmp_path: Path, lighthouse: FakeLighthouse
+) -> None:
+    gate = FakeGate()
+    try:
+        with service(tmp_path, lighthouse.url, gate=gate.url) as made:
+            api = Api(made)
+            body = {"reason": "broken fan", "hours": 1}
+            api.call("PUT", "/v1/quarantine/node1", json=body, headers=TOKEN)
+            wait_until(lambda: gate.refuses() == ["host node1"], what="the gate is taught")
+            api.tick()
+            assert made.keeper.view.snapshot.gate_up
+            assert "lightkeeper_gate_answers 1.0" in api.call("GET", "/metrics").text
+            gate.down = True
+
+            def troubled() -> bool:
+                api.tick()
+                return any("the gate is away" in one for one in api.get("/v1/snapshot")["troubles"])
+
+            wait_until(troubled, what="the gate is missed")
+    finally:
+        gate.close()
 
 
 def test_a_loss_that_is_not_a_number_is_still_json(api: Api, fleet: FakeFleet) -> None:

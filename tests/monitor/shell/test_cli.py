@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from monitor.cli import build_parser, main
 from monitor.commands.errors import CommandError
 from monitor.commands.run import parse_budget
 from monitor.config import KeeperConfig
+from monitor.names import GroupName, Host
 from monitor.service import Options, Service
+from monitor.view import NotPossible
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.shell.process import TOKEN, Monitor, lightkeeper
+from tests.monitor.shell.process import TOKEN, Monitor, environment, lightkeeper
 from tests.monitor.shell.refusal import assert_refused
 
 
@@ -54,8 +58,10 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
         (["--bind", "8470"], "--bind is '8470', expected HOST:PORT, such as 127.0.0.1:8470"),
         (["--bind", "127.0.0.1:99999"], "--bind is '127.0.0.1:99999', expected HOST:PORT"),
         (["--lighthouse", "head:29510"], "--lighthouse is 'head:29510', expected http://HOST:PORT"),
+        (["--gate", "head:8471"], "--gate is 'head:8471', expected http://HOST:PORT"),
         (["--token-file", "/nowhere/token"], "cannot read token file /nowhere/token"),
         (["--store", "/proc/none/m.db"], "cannot write store /proc/none/m.db"),
+        (["--store", "mysql://u:pw@h/d"], "--store mysql:// is not known, expected a path"),
         (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
         (["--quarantine-hours", "-1"], "--quarantine-hours is -1, expected 0 to 8784"),
         (["--bind", "0.0.0.0:0"], "open to the network and no token is configured"),
@@ -257,3 +263,34 @@ def test_no_command_is_a_usage_error() -> None:
     done = lightkeeper()
     assert done.returncode == 2
     assert "COMMAND" in done.stderr
+
+
+# -- a second monitor on the same store -----------------------------------------------------------
+
+
+def test_a_command_that_changes_something_finds_the_monitor_that_acts(
+    running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    options = Options(KeeperConfig(), "127.0.0.1:0", tmp_path / "m.db", token=TOKEN)
+    with Service(options) as standby:
+        assert (running.standing.role, standby.standing.role) == ("active", "standby")
+        words = ["quarantine", "add", "node7", "--reason", "ECC", "--token-file"]
+        words.append(str(tmp_path / "token"))
+        assert main([*words, "--monitor", standby.url]) == 1
+        said = capsys.readouterr().err
+        assert f"says: this monitor stands by: {running.standing.holder} is active, at" in said
+        assert main([*words, "--monitor", f"{standby.url},{running.url}"]) == 0
+        assert not running.keeper._parts.quarantine.admission(Host("node7")).admit
+        with pytest.raises(NotPossible, match="this monitor stands by"):
+            standby.keeper.evict_by_hand(GroupName("rg_0"), "no")
+    assert main(["status", "--monitor", f"http://127.0.0.1:1,{running.url}"]) == 0
+
+
+def test_commands_that_only_ask_do_not_import_sqlalchemy() -> None:
+    code = "import sys, monitor.cli, monitor.view; print('sqlalchemy' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(),
+    )  # fmt: skip
+    assert said.stdout.strip() == "False"

@@ -31,7 +31,7 @@ from monitor.snapshot import LighthouseAway, LighthouseView, Snapshot
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
 from monitor.view import NotPossible
-from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
 from tests.monitor.shell.test_store import full_disk, incident
 
 EVICT = Evict(
@@ -53,21 +53,31 @@ class Script:
         return self.say(snapshot)
 
 
+class MovedClock(SteadyClock):
+    def advance(self, seconds: float) -> None:
+        self._wall_s += seconds
+
+
 class Bench:
     def __init__(self, path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> None:
-        self.clock = SteadyClock()
+        self.clock = MovedClock()
         self.store = Store(path)
         self.registry = Registry(self.clock, self.store)
         self.quarantine = Quarantine(self.clock, self.store)
         self.judge = Script()
         self.instruments = Instruments()
         light = Lighthouse(lighthouse.url, fetcher)
+        self.fetcher, self.light = fetcher, light
+        self.begin(Remembered())
+
+    def begin(self, remembered: Remembered) -> None:
+        """A monitor that goes on with what another one left."""
         self.evictors = Evictors(
             clock=self.clock,
-            fetcher=fetcher,
+            fetcher=self.fetcher,
             registry=self.registry,
             quarantine=self.quarantine,
-            lighthouse=light,
+            lighthouse=self.light,
             token="secret",
             record=self.store.save_eviction,
             patience=Patience(pause_s=0.05, confirm_s=5.0),
@@ -76,15 +86,17 @@ class Bench:
             config=KeeperConfig(tick_s=0.5),
             clock=self.clock,
             registry=self.registry,
-            poller=Poller(fetcher),
-            lighthouse=light,
+            poller=Poller(self.fetcher),
+            lighthouse=self.light,
             judge=self.judge,
             store=self.store,
             quarantine=self.quarantine,
             evictors=self.evictors,
             instruments=self.instruments,
         )
-        self.keeper = Keeper(self.parts, Remembered())
+        self.keeper = Keeper(self.parts, remembered)
+        self.evictors.restore(remembered.evictions)
+        self.keeper._docket.take_over(remembered, self.clock.now_s())
 
     def with_parts(self, **changes) -> None:
         self.parts = replace(self.parts, **changes)
@@ -158,6 +170,94 @@ def test_a_decision_is_on_disk_before_it_is_carried_out(
     assert view.evictions[IncidentId("inc-1")].gone_s is not None
     assert [entry.host for entry in view.quarantine] == ["node1"]
     assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
+
+
+@pytest.fixture
+def doomed(bench: Bench, fleet: FakeFleet, lighthouse: FakeLighthouse) -> FakeRank:
+    """A rank whose group is decided to be evicted in the second tick."""
+    rank = fleet.add("rg_1", replica_id="rg_1:uuid1")
+    bench.registry.register(rank.registration())
+    lighthouse.form("rg_1:uuid1")
+    bench.keeper.tick()
+    return rank
+
+
+def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
+    bench: Bench, doomed: FakeRank, lighthouse: FakeLighthouse
+) -> None:
+    lighthouse.on_kill = lambda _: (doomed.die(), (500, "text/plain", b""))[1]
+    full = full_disk(bench.store, full=True)
+    bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
+    bench.judge.say = lambda s: TickResult(
+        s.now_s, incidents=(incident(),), changed=(incident(),),
+        decisions=(EVICT,) if s.tick == 2 else (),
+    )  # fmt: skip
+    for _ in range(3):
+        bench.keeper.tick()
+    assert bench.evictors.progress() == ()
+    view = bench.keeper.view
+    assert view is not None
+    assert any(
+        line.startswith("eviction of rg_1 waits: its decision is not written (")
+        for line in view.troubles
+    )
+    full()
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active() and not doomed.alive, 10, "then it is done")
+    bench.keeper.tick()
+    bench.keeper.tick()
+    (row,) = [row for row in bench.store.remembered().decisions if row.action == "evict"]
+    assert (str(row.state), row.attempt) == ("confirmed", 1)
+
+
+def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_one_decision(
+    bench: Bench, doomed: FakeRank
+) -> None:
+    bench.with_parts(config=KeeperConfig(tick_s=0.5, eviction_ack_s=1.0))
+    full = full_disk(bench.store, full=True)
+    bench.store.save_target(RankName("rg_9.0"), {"url": "x" * 100_000})
+    bench.judge.say = lambda s: TickResult(
+        s.now_s, incidents=(incident(),), changed=(incident(),),
+        decisions=(EVICT,) if s.tick in (1, 6) else (),
+    )  # fmt: skip
+    bench.keeper.tick()
+    bench.clock.advance(5)
+    for _ in range(3):
+        bench.keeper.tick()
+    full()
+    bench.keeper.tick()
+    assert bench.evictors.progress() == ()  # too old to be carried out as it stands
+    bench.keeper.tick()
+    wait_until(lambda: not bench.evictors.active() and not doomed.alive, 10, "the second time")
+    bench.keeper.tick()
+    bench.keeper.tick()
+    rows = [row for row in bench.store.remembered().decisions if row.action == "evict"]
+    assert [(str(row.state), row.attempt) for row in rows] == [("confirmed", 1)]
+
+
+def test_what_a_person_asked_for_goes_on_under_the_next_monitor(
+    bench: Bench, doomed: FakeRank
+) -> None:
+    doomed.mortal = False
+    incident_id = bench.keeper.evict_by_hand(GroupName("rg_1"), "moving")
+    wait_until(lambda: doomed.evictions, 10, "it is asked")
+    bench.evictors.close(5.0)
+    assert bench.store.flush()
+    left = bench.store.remembered()
+    doomed.mortal = True
+    after = Bench.__new__(Bench)
+    after.__dict__.update(bench.__dict__)
+    after.begin(left)
+    after.keeper.tick()
+    wait_until(lambda: not after.evictors.active() and not doomed.alive, 10, "it is done")
+    after.keeper.tick()
+    after.keeper.tick()
+    (row,) = bench.store.remembered().decisions
+    assert (row.incident_id, str(row.state), row.attempt, row.author) == (
+        incident_id, "confirmed", 2, "a person",
+    )  # fmt: skip
+    (progress,) = bench.store.remembered().evictions
+    assert (progress.of_s, progress.attempt) == (row.at_s, 2)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_reads_kills_and_sees_the_restart_of(
         assert max(view.heartbeat_ages_s.values()) < 60
         record = record.after(empty, 0.0).after(view, 1.0)
         assert (record.restarts, record.quorum_changes) == (0, 1)
-        # by id: nobody of that name; a manager that takes no gRPC, which answers 500 as a death does
+        # nobody of that name; then a manager that speaks no gRPC: 500, as for a death
         unknown = light.begin_kill(ReplicaId("rg_9:none"), 5.0).result()
         assert unknown == "answered 500: Something went wrong: failed to find replica"
         assert "500" in light.begin_kill(ReplicaId(ODD), 5.0).result()

@@ -16,20 +16,23 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
 from monitor.clock import SteadyClock
-from monitor.evictors import Accused, Evictors, Order, Patience
+from monitor.evictors import Accused, Evictors, Gatekeeper, Order, Patience
 from monitor.fetch import Fetcher
+from monitor.gate.client import Gate
 from monitor.lighthouse import Lighthouse
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict
 from monitor.quarantine import Quarantine
 from monitor.snapshot import EvictionProgress, LighthouseView, Rung, RungResult
 from monitor.targets import Registry
+from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.shell.doubles import Memory
 from tests.monitor.shell.lighthouses import Groups, free_port, installations, lighthouse_process
 from tests.waiting import wait_for
@@ -56,14 +59,15 @@ class RealRank(Rank):
     """`manager_rank.py` as a child that nobody waits for: dead, it is defunct until the end."""
 
     def __init__(self, number: int, folder: Path, manager: list[str], *, action: str = "hang",
-                 before: tuple[str, ...] = (), bind: str = "127.0.0.1") -> None:  # fmt: skip
+                 before: tuple[str, ...] = (), bind: str = "127.0.0.1",
+                 token: str = TOKEN) -> None:  # fmt: skip
         own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
         self.name = RankName(f"rg_1.{number}")
         self.process = subprocess.Popen(
             [*before, sys.executable, str(SCRIPT), action, *manager],
             env={
                 **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(folder),
-                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "60", "RANK": str(number),
+                "LIGHTKEEPER_TOKEN": token, "LIGHTKEEPER_LINGER_S": "60", "RANK": str(number),
                 "WORLD_SIZE": "2", "REPLICA_GROUP": "rg_1", "LIGHTKEEPER_BIND": bind,
                 "LIGHTKEEPER_HOST": "node1", "LIGHTKEEPER_TORCH": "0",
             },
@@ -84,7 +88,15 @@ class RealRank(Rank):
 class Scene:
     """A Lighthouse, a group of real ranks in its quorum beside a survivor, and the evictors."""
 
-    def __init__(self, stack: ExitStack, tmp: Path, fetcher: Fetcher, bind: str = "127.0.0.1"):
+    def __init__(
+        self,
+        stack: ExitStack,
+        tmp: Path,
+        fetcher: Fetcher,
+        bind: str = "127.0.0.1",
+        *,
+        gated: bool = False,
+    ) -> None:
         self.stack, self.folder, self.fetcher = stack, tmp, fetcher
         self.library = FOUND[max(FOUND, key=lambda name: name == "0.2.0")]
         options = {"min_replicas": 1, "join_timeout_ms": 60_000, "quorum_tick_ms": 50}
@@ -95,9 +107,21 @@ class Scene:
             )
         )  # fmt: skip
         self.light = Lighthouse(self.url, fetcher)
-        self.groups = Groups(self.url)
-        stack.callback(self.groups.close)
         self.clock = SteadyClock()
+        self.quarantine = Quarantine(self.clock, Memory())
+        self.gatekeeper: Gatekeeper | None = None
+        self.entrance = self.url
+        if gated:
+            gate = RealGate(self.url, free_port(), free_port(), token=TOKEN)
+            stack.callback(gate.stop)
+            self.entrance = gate.url
+            self.gatekeeper = Gatekeeper(
+                Gate(gate.admin, fetcher, TOKEN),
+                clock=self.clock, quarantine=self.quarantine, period_s=0.5,
+            )  # fmt: skip
+            stack.callback(self.gatekeeper.close)
+        self.groups = Groups(self.entrance)
+        stack.callback(self.groups.close)
         over = threading.Event()
         beats = threading.Thread(target=self._beat, args=(over,), daemon=True)
         beats.start()
@@ -115,7 +139,7 @@ class Scene:
     def start(self, size: int = 1, **options) -> None:
         hostname = options.pop("hostname", "127.0.0.1")
         for number in range(size):
-            hosts = [str(self.library), self.url, ID, hostname] if number == 0 else []
+            hosts = [str(self.library), self.entrance, ID, hostname] if number == 0 else []
             rank = RealRank(number, self.folder, hosts, **options)
             self.stack.callback(rank.end)
             self.ranks.append(rank)
@@ -145,9 +169,11 @@ class Scene:
         """The whole of it: asked, gone, and out of the survivors' next quorum."""
         evictors = Evictors(
             clock=self.clock, fetcher=self.fetcher, registry=self.registry,
-            quarantine=Quarantine(self.clock, Memory()), lighthouse=self.light, token=TOKEN,
-            record=lambda _: None, patience=patience,
+            quarantine=self.quarantine, lighthouse=self.light, token=TOKEN,
+            record=lambda _: None, patience=patience, gate=self.gatekeeper,
         )  # fmt: skip
+        if self.gatekeeper is not None:
+            self.gatekeeper.start(evictors.progress)
         self.stack.callback(evictors.close)
         accused = tuple(
             Accused(one.name, (i := self.registry.get(one.name)).identity.incarnation, i.url)
@@ -269,6 +295,30 @@ def test_a_defunct_process_that_nobody_reaps_is_gone(scene: Scene) -> None:
     assert state.state == "Z"
     progress = scene.evict()
     assert_out(scene, progress)
+
+
+def test_who_can_be_neither_killed_nor_ended_is_out_of_the_quorum_by_the_gate(
+    tmp_path: Path, fetcher: Fetcher
+) -> None:
+    """Its manager hangs for the Lighthouse, its WorkerServer has another token; it beats on."""
+    folder = Path("/tmp") / f"lk-gate-{os.getpid()}"
+    folder.mkdir(0o700)
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        scene = Scene(stack, folder, fetcher, gated=True)
+        scene.start(1, token="another")
+        scene.in_quorum(f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        progress = scene.evict(replace(PATIENCE, confirm_s=5.0))
+        assert scene.view().ids == {OTHER}
+        assert progress.left_quorum_s - progress.asked_s < HEARTBEAT_S + 1.5
+        assert results(progress) == {
+            Rung.GATE: RungResult.WORKED,
+            Rung.LIGHTHOUSE_KILL: RungResult.FAILED,
+            Rung.WORKER_EVICT: RungResult.FAILED,
+            Rung.PAGE: RungResult.SKIPPED,
+        }
+        assert not progress.out  # its process lives: a person is needed
+        assert "rg_1.0 answered 401" in progress.failed
 
 
 # -- a host that cannot be reached any more -------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,9 @@ def fill(store: Store) -> None:
 EVERYTHING = Remembered(
     incidents=(incident("inc-2", 200.0), incident()),
     decisions=(
-        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        DecisionRow(
+            IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon", body={"release": ""}
+        ),
         DecisionRow(
             IncidentId("inc-1"),
             103.0,
@@ -195,7 +198,7 @@ def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
 # -- a sick disk ----------------------------------------------------------------------------------
 
 
-def full_disk(store: Store, *, full: bool) -> None:
+def full_disk(store: Store, *, full: bool) -> Callable[[], None]:
     """SQLite's own limit, of each connection: the same error as a full disk."""
     engine = store.database.engine
     with engine.connect() as db:
@@ -204,6 +207,8 @@ def full_disk(store: Store, *, full: bool) -> None:
     @event.listens_for(engine, "checkout")
     def limit(connection, *_) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    return lambda: full_disk(store, full=False) and None
 
 
 def test_a_full_disk_is_counted_kept_in_memory_and_written_later(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from monitor.lease import Lease, LeaseTable
-from monitor.names import Host, RankName
-from monitor.store import Fence, QuarantineEntry, Store, StoreError, parse_place
+from monitor.names import RankName
+from monitor.store import Fence, Scope, Store, StoreError, parse_place
 from tests.monitor.shell.fakes import wait_until
-from tests.monitor.shell.test_store import EVERYTHING, fill, incident
+from tests.monitor.shell.test_store import ENTRY, EVERYTHING, GROUP_ENTRY, fill, incident
 from tests.monitor.store.postgres import PASSWORD, Cluster
 
 
@@ -44,11 +44,11 @@ def test_everything_comes_back(place: str) -> None:
     assert store.remembered() == replace(
         EVERYTHING, switches={"pause": "since noon"}, notices=(("page", "inc-1", {"notice": 1}),)
     )
-    store.drop_quarantine(Host("node1"))
+    store.drop_quarantine(Scope.HOST, "node1")
     store.save_switch("pause", None)
     assert store.flush()
     found = store.remembered()
-    assert (found.quarantine, found.switches) == ((), {})
+    assert (found.quarantine, found.switches) == ((GROUP_ENTRY,), {})
     store.close()
 
 
@@ -99,9 +99,9 @@ def test_of_two_that_write_only_the_one_with_the_lease_does(place: str) -> None:
 
 def test_text_that_a_database_cannot_hold_is_made_so_that_it_can(place: str) -> None:
     store = Store(place)
-    store.save_quarantine(QuarantineEntry(Host("n"), "a\0b \ud800", "x", 1.0, None, None))
+    store.save_switch("pause", "a\0b \ud800")
     assert store.flush()
-    assert store.remembered().quarantine[0].reason == "a\ufffdb ?"
+    assert store.remembered().switches == {"pause": "a\ufffdb ?"}
     store.close()
 
 
@@ -147,13 +147,17 @@ def schema_1(path: Path) -> None:
     with sqlite3.connect(path) as db, sqlite3.connect(path.with_name("new.db")) as source:
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(SCHEMA_1)
-        for table in ("incidents", "transitions", "evictions", "quarantine", "targets"):
+        for table in ("incidents", "transitions", "evictions", "targets"):
             for row in source.execute(f"SELECT * FROM {table}"):
                 db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
         for row in source.execute(
             "SELECT incident_id, at_s, action, guard, reason, body FROM decisions"
         ):
             db.execute("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?)", row)
+        db.execute(
+            "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?)",
+            ("node1", "hung", "lightkeeper", 103.0, 9999.0, "inc-1"),
+        )
     db.close()
     source.close()
 
@@ -163,7 +167,7 @@ def test_a_store_of_schema_1_opens_and_loses_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
     found = store.remembered()
     assert (found.incidents, found.evictions, found.quarantine, found.targets) == (
-        EVERYTHING.incidents, EVERYTHING.evictions, EVERYTHING.quarantine, EVERYTHING.targets,
+        EVERYTHING.incidents, EVERYTHING.evictions, (ENTRY,), EVERYTHING.targets,
     )  # fmt: skip
     assert [(row.action, str(row.state)) for row in found.decisions] == [
         ("hold", "held"), ("evict", "carried_out"),

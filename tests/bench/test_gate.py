@@ -1,0 +1,65 @@
+"""What the gate adds to a heartbeat, and how many it carries: direct and through it, one run.
+
+Real Lighthouse, managers' heartbeats from one process of ours; CPU of gate and Lighthouse from
+/proc, so that the figures mean something on a machine that is busy with other things.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.monitor.gate.groups import Gate, Lighthouse, free_port, running
+
+pytestmark = [
+    pytest.mark.skipif(
+        os.environ.get("LIGHTKEEPER_BENCH") != "1", reason="a benchmark: set LIGHTKEEPER_BENCH=1"
+    ),
+    pytest.mark.timeout(600),
+]
+
+INTERVAL_S = 0.1  # TorchFT's own
+SECONDS = 5.0
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run(url: str, clients: int, pid: int) -> dict[str, float]:
+    words = [url, str(clients), str(INTERVAL_S), str(SECONDS)]
+    before = cpu_s(pid)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.bench.beats", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    found = json.loads(ended.stdout)
+    whole = found["beats"] * (SECONDS + 1.0) / SECONDS  # with the warming up
+    return {**found, "us": (cpu_s(pid) - before) / whole * 1e6}
+
+
+@pytest.mark.parametrize("clients", [1, 10, 100, 1000])
+def test_heartbeats_direct_and_through_the_gate(clients: int) -> None:
+    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=5000)
+    gate = Gate(lighthouse.url, free_port(), free_port())
+    with running(lighthouse, gate):
+        direct = run(lighthouse.url, clients, lighthouse.pid)
+        through = run(gate.url, clients, gate.children()[0])
+    print(
+        f"\n{clients} clients: direct {direct['per_s']:.0f}/s p50 {direct['p50_ms']:.2f} ms "
+        f"p99 {direct['p99_ms']:.2f} ms (Lighthouse {direct['us']:.0f} us each); gate "
+        f"{through['per_s']:.0f}/s p50 {through['p50_ms']:.2f} ms p99 {through['p99_ms']:.2f} ms "
+        f"(gate {through['us']:.0f} us each)"
+    )
+    assert through["beats"] > 0

@@ -1,0 +1,103 @@
+"""When a group counts as evicted: out of the quorum and its processes gone, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from monitor.config import KeeperConfig
+from monitor.incident import State
+from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, lighthouse_down, stop
+
+
+def told(change: Callable[[EvictionProgress], EvictionProgress]) -> Callable[[Snapshot], Snapshot]:
+    """What the evictor says, changed before the monitor hears it."""
+    return lambda seen: replace(seen, evictions=tuple(change(one) for one in seen.evictions))
+
+
+def hung(alter: Callable[[Snapshot], Snapshot] = lambda seen: seen, **options) -> Drive:
+    return Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))], **options), alter=alter)
+
+
+def states(drive: Drive) -> list[str]:
+    (incident,) = (one for one in drive.seen.values() if one.kind == "not_entered")
+    return [line.to for line in incident.story]
+
+
+def test_it_is_resolved_when_both_are_seen() -> None:
+    drive = hung().run(45)
+    incident = drive.incident("not_entered")
+    assert incident.state is State.RESOLVED
+    assert (incident.resolution or "").startswith("evicted: left the quorum")
+    assert states(drive).count("left_quorum") == 1
+
+
+def test_gone_and_still_in_the_quorum_is_not_evicted() -> None:
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))], relaunch=False)
+    fleet._leave = lambda group: None  # type: ignore[method-assign]
+    drive = Drive(fleet).run(120)
+    assert drive.fleet.evictions
+    assert all(one.gone_s is not None for one in drive.fleet.evictions.values())
+    assert drive.incident("not_entered").state is State.EVICTING
+
+
+def test_left_and_its_process_alive_is_not_evicted_and_fails_at_its_deadline() -> None:
+    """A stopped process: its heartbeat is dead, and it keeps its devices."""
+    fleet = SimFleet(3, 1, [at(20, stop("rg_1.0"))])
+    fleet.evictor_works = False
+    drive = Drive(fleet, alter=told(lambda one: replace(one, left_quorum_s=one.asked_s + 5))).run(
+        60
+    )
+    incident = drive.incident("not_entered")
+    assert incident.state is State.EVICTING
+    assert incident.milestones.left_quorum_s is not None  # that much is seen, and said
+    drive.run(60)
+    assert "the eviction failed: nothing happened within its deadline" in [
+        line.reason for line in drive.incident("not_entered").story
+    ]
+
+
+def test_a_host_out_of_sight_counts_with_its_heartbeat_dead_and_is_recorded_so() -> None:
+    def unseen(one: EvictionProgress) -> EvictionProgress:
+        return replace(one, gone_s=None, unseen_s=one.gone_s)
+
+    incident = hung(told(unseen)).run(45).incident("not_entered")
+    assert incident.state is State.RESOLVED
+    assert (incident.resolution or "").endswith("after it was asked, host out of sight")
+
+
+def test_without_a_new_quorum_it_stays_open_for_ten_minutes_and_holds_nobody_up() -> None:
+    script = [at(20, hang("rg_1.0")), at(21, lighthouse_down(2000)), at(24, stop("rg_2.0"))]
+    config = KeeperConfig(breaker_share=0.7)
+    fleet = SimFleet(4, 1, script, relaunch=False)
+
+    def unanswered(seen: Snapshot) -> Snapshot:
+        return told(lambda one: replace(one, left_quorum_s=None))(seen)
+
+    drive = Drive(fleet, config, alter=unanswered).run(100)
+    assert sorted(drive.evicted()) == ["rg_1", "rg_2"]
+    (first_s, _), (second_s, _) = drive.evicts
+    assert 30 < second_s - first_s < 45
+    assert {one.state for one in drive.seen.values() if one.kind == "not_entered"} == {
+        State.EVICTING
+    }
+    drive.run(600)
+    assert {one.resolution for one in drive.seen.values() if one.kind == "not_entered"} == {
+        "evicted: all its processes are gone; no quorum was formed since"
+    }
+
+
+def test_while_the_lighthouse_is_away_it_waits_for_its_word_though_the_deadline_passes() -> None:
+    drive = hung(relaunch=False).run(28)
+    away = LighthouseAway("connection refused")
+    drive.alter = lambda seen: told(lambda one: replace(one, left_quorum_s=None))(
+        replace(seen, lighthouse=away)
+    )
+    drive.run(150)
+    assert drive.incident("not_entered").state is State.EVICTING
+    drive.alter = lambda seen: seen
+    drive.run(3)
+    incident = drive.incident("not_entered")
+    assert incident.state is State.RESOLVED
+    assert (incident.milestones.left_quorum_s or 0.0) > START_S
