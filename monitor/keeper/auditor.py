@@ -62,6 +62,7 @@ class Auditor:
             (one.incident_id, one.of_s): one for one in remembered.evictions
         }
 
+        self._told: tuple[str, float | None] | None = None
         self._pause: Pause | None = None
         self._looked = False
         """Whether it is known what was paused before: a restart presses no switch."""
@@ -98,6 +99,10 @@ class Auditor:
 
     def quarantined(self, event: QuarantineEvent) -> None:
         """The list changed: from any thread, and in the middle of that."""
+        told = event.id, event.until_s
+        if told == self._told:  # said twice: the second time when its end was known
+            return
+        self._told = told
         self._write(list(lines.quarantine(event)), wait=False)
 
     def adopt(self, remembered: Remembered) -> None:

@@ -23,7 +23,7 @@ from monitor.notify.notices import Known
 from monitor.notify.sinks import Webhook
 from tests.monitor.audit.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.notify.scene import Bench, Receiver
-from tests.monitor.shell.fakes import Page, FakeServer, page, wait_until
+from tests.monitor.shell.fakes import FakeServer, Page, page, wait_until
 
 
 class FakeGrafana(FakeServer):
