@@ -229,7 +229,7 @@ class Service:
             targets_file=targets_file,
             vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
             evidence=evidence,
-            auditor=self._auditor(store, remembered, instruments),
+            auditor=self._auditor(store, remembered, instruments, quarantine),
             lease=lease,
             begin=begin,
             rulebook=self.rules,
@@ -254,7 +254,10 @@ class Service:
         self.url = server.url
         server.start(create_app(self._desk(clock, parts, fetcher, store)))
 
-    def _auditor(self, store: Store, remembered: Remembered, instruments: Instruments) -> Auditor:
+    def _auditor(
+        self, store: Store, remembered: Remembered, instruments: Instruments, quarantine: Quarantine
+    ) -> Auditor:
+        """Who keeps the books, and is told of every change of the quarantine."""
         options, log = self._options, None
         config = options.config
         if options.audit_log is not None:
@@ -270,7 +273,9 @@ class Service:
             horizon_s=config.straggler_horizon_s,
             follow_s=config.follow_s,
         )
-        return Auditor(store, instruments, terms, remembered, log)
+        auditor = Auditor(store, instruments, terms, remembered, log)
+        quarantine.told = auditor.quarantined
+        return auditor
 
     def _store_and_lease(self, url: str) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""

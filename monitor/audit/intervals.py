@@ -121,18 +121,13 @@ def rung_spans(case: Case) -> tuple[RungSpan, ...]:
             rung=str(rung.rung),
             start_s=rung.started_s,
             end_s=rung.finished_s,
-            result=_result(rung),
+            result=None if rung.result is None else str(rung.result),
             detail=rung.detail,
         )
         for progress in case.evictions
         for rung in progress.rungs
     ]
     return tuple(sorted(found, key=lambda span: span.start_s))
-
-
-def _result(rung: object) -> str | None:
-    told = getattr(rung, "result", None)
-    return None if told is None else str(told)
 
 
 def hold_spans(case: Case) -> tuple[HoldSpan, ...]:

@@ -6,15 +6,15 @@ none); some have more. Keys may be added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from monitor.audit.review import Review
 from monitor.incident import Incident, State
-from monitor.names import Host, IncidentId
+from monitor.names import IncidentId
 from monitor.snapshot import EvictionProgress, Pause
-from monitor.store import DecisionRow, DecisionState, QuarantineEntry
+from monitor.store import Change, DecisionRow, DecisionState, QuarantineEvent, Scope
 
 OURSELVES: Final = "lightkeeper"
 Line = dict[str, Any]
@@ -79,7 +79,7 @@ def rungs(
         over = rung.finished_s is not None
         what = f"{rung.rung} {after.group} {'ended' if over else 'began'}"
         at_s = rung.started_s if rung.finished_s is None else rung.finished_s
-        result = getattr(rung, "result", None)
+        result = rung.result
         yield line(
             at_s, "rung", by, what, rung.detail, incident=after.incident_id,
             result=None if result is None else str(result),
@@ -105,27 +105,15 @@ def _endings(
         yield line(now_s, "eviction", by, what, after.failed, incident=after.incident_id)
 
 
-Entries = Mapping[Host, QuarantineEntry]
-
-
-def quarantine(before: Entries, after: Entries, now_s: float) -> Iterator[Line]:
-    """Hosts that came onto the list, changed, or left it."""
-    for host, entry in after.items():
-        old = before.get(host)
-        if old != entry:
-            what = f"quarantine {host} {'changed' if old else 'added'}"
-            at_s = now_s if old else entry.since_s
-            yield line(
-                at_s, "quarantine", entry.author, what, entry.reason, incident=entry.incident_id,
-                until_s=entry.until_s,
-            )  # fmt: skip
-    for host, entry in before.items():
-        if host not in after:
-            expired = entry.until_s is not None and entry.until_s <= now_s
-            by = OURSELVES if expired else "a person"
-            why = "its time is over" if expired else "released"
-            what = f"quarantine {host} ended"
-            yield line(now_s, "quarantine", by, what, why, incident=entry.incident_id)
+def quarantine(event: QuarantineEvent) -> Iterator[Line]:
+    """What happened to the list; what incidents say of a host is told with the incident."""
+    if event.change not in (Change.ACCUSED, Change.EVICTED):
+        group = "group " if event.scope is Scope.GROUP else ""
+        what = f"quarantine {group}{event.name} {event.change}"
+        yield line(
+            event.at_s, "quarantine", event.author, what, event.reason,
+            incident=event.incident_id, until_s=event.until_s,
+        )  # fmt: skip
 
 
 def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[Line]:

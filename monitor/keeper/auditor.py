@@ -20,9 +20,9 @@ from monitor.audit.logfile import LogFile
 from monitor.audit.review import Review, review_to_json
 from monitor.incident import Incident
 from monitor.metrics import Instruments
-from monitor.names import Host, IncidentId
+from monitor.names import IncidentId
 from monitor.snapshot import EvictionProgress, Pause, Snapshot
-from monitor.store import DecisionRow, DecisionState, QuarantineEntry, Remembered
+from monitor.store import DecisionRow, DecisionState, QuarantineEvent, Remembered
 
 BY_HAND: Final = "manual-"
 """How the ids of evictions begin that a person asked for."""
@@ -61,10 +61,8 @@ class Auditor:
         self._known: dict[tuple[IncidentId, float], EvictionProgress] = {
             (one.incident_id, one.of_s): one for one in remembered.evictions
         }
-        self._quarantine: Mapping[Host, QuarantineEntry] = {
-            entry.host: entry for entry in remembered.quarantine
-        }
 
+        self._told: tuple[str, float | None] | None = None
         self._pause: Pause | None = None
         self._looked = False
         """Whether it is known what was paused before: a restart presses no switch."""
@@ -79,18 +77,14 @@ class Auditor:
         snapshot: Snapshot,
         changed: Sequence[Incident],
         before: Mapping[IncidentId, Incident],
-        hosts: Sequence[QuarantineEntry],
     ) -> None:
-        """One tick: what changed, how evictions go on, who is in quarantine."""
+        """One tick: what changed, how evictions go on, whether it is paused."""
         for incident in changed:
             self._note(snapshot, incident)
         found: list[lines.Line] = []
         for incident in changed:
             found += lines.moves(before.get(incident.id), incident)
         found += self._evictions(snapshot)
-        after = {entry.host: entry for entry in hosts}
-        found += lines.quarantine(self._quarantine, after, snapshot.now_s)
-        self._quarantine = after
         if self._looked:
             found += lines.paused(self._pause, snapshot.pause, snapshot.now_s)
         self._pause, self._looked = snapshot.pause, True
@@ -103,13 +97,20 @@ class Auditor:
         group = str(row.body.get("group", groups))
         self._write(list(lines.decision(row, group)), wait=row.state is DecisionState.DECIDED)
 
+    def quarantined(self, event: QuarantineEvent) -> None:
+        """The list changed: from any thread, and in the middle of that."""
+        told = event.id, event.until_s
+        if told == self._told:  # said twice: the second time when its end was known
+            return
+        self._told = told
+        self._write(list(lines.quarantine(event)), wait=False)
+
     def adopt(self, remembered: Remembered) -> None:
         """Go on from what the store holds: at the start, and from another monitor."""
         with self._lock:
             self._books = books_of(remembered, self._books.terms)
             self._open, self._settled = set(), set()
             self._known = {(one.incident_id, one.of_s): one for one in remembered.evictions}
-            self._quarantine = {entry.host: entry for entry in remembered.quarantine}
 
     def review(self, incident_id: IncidentId, said: Review) -> None:
         """A person judged."""

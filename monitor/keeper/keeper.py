@@ -332,8 +332,7 @@ class Keeper:
         parts, chronicle = self._parts, self._chronicle
         if parts.auditor is not None:
             with self._part("audit"):
-                hosts = parts.quarantine.active()
-                parts.auditor.took_place(snapshot, result.changed, before, hosts)
+                parts.auditor.took_place(snapshot, result.changed, before)
                 parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:

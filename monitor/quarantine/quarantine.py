@@ -9,7 +9,7 @@ lasts as long as the host's record asks for (`record.length_s`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -74,6 +74,8 @@ class Quarantine:
         self._clock = clock
         self._keeper = keeper
         self._config = config or KeeperConfig()
+        self.told: Callable[[QuarantineEvent], None] = lambda _: None
+        """Who else is told of each event; must not wait."""
         self._lock = threading.RLock()
         self._entries: dict[_Key, QuarantineEntry] = {}
         self._events: dict[_Key, list[QuarantineEvent]] = {}
@@ -252,6 +254,7 @@ class Quarantine:
         told[:] = [one for one in told if one.id != event.id]
         told.append(event)
         self._keeper.save_quarantine_event(event)
+        self.told(event)
         while len(told) > NAME_EVENTS:
             self._keeper.drop_quarantine_event(told.pop(0))
         self._records = None

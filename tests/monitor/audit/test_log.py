@@ -13,12 +13,10 @@ import pytest
 
 from monitor.audit import lines
 from monitor.audit.logfile import KEPT, WAITING, LogFile
-from monitor.names import Host
 from monitor.snapshot import Pause
-from monitor.store import DecisionState
+from monitor.store import Change, DecisionState, QuarantineEvent, Scope
 from tests.monitor.audit.scene import EVICTION, ID, ROWS, WRONG, hang
 from tests.monitor.shell.fakes import wait_until
-from tests.monitor.shell.test_store import ENTRY
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -78,19 +76,15 @@ def test_incidents_that_fire_and_end_are_told_once() -> None:
 
 
 def test_the_quarantine_says_who_added_and_who_let_go() -> None:
-    listed = {Host("node1"): ENTRY}
-    (added,) = lines.quarantine({}, listed, 103.0)
-    assert (added["by"], added["what"], added["until_s"]) == (
-        "lightkeeper", "quarantine node1 added", 9999.0,
+    event = QuarantineEvent(103.0, Change.ADDED, "node1", "hung", until_s=9999.0, incident_id=ID)
+    (added,) = lines.quarantine(event)
+    assert (added["by"], added["what"], added["until_s"], added["incident"]) == (
+        "lightkeeper", "quarantine node1 added", 9999.0, "inc-1",
     )  # fmt: skip
-    changed = {Host("node1"): replace(ENTRY, reason="worse", author="ann")}
-    (line,) = lines.quarantine(listed, changed, 104.0)
-    assert (line["by"], line["what"]) == ("ann", "quarantine node1 changed")
-    (released,) = lines.quarantine(listed, {}, 105.0)
-    (expired,) = lines.quarantine(listed, {}, 9999.0)
-    assert (released["by"], released["why"]) == ("a person", "released")
-    assert (expired["by"], expired["why"]) == ("lightkeeper", "its time is over")
-    assert list(lines.quarantine(listed, listed, 104.0)) == []
+    released = QuarantineEvent(104.0, Change.RELEASED, "rg_1", "repaired", "ann", Scope.GROUP)
+    (line,) = lines.quarantine(released)
+    assert (line["by"], line["what"]) == ("ann", "quarantine group rg_1 released")
+    assert list(lines.quarantine(replace(event, change=Change.ACCUSED))) == []
 
 
 def test_the_big_red_switch_says_who_pressed_it_and_who_let_go() -> None:

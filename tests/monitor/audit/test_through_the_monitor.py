@@ -188,7 +188,7 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
         ("eviction", "lightkeeper", "rg_1 gone"),
         ("decision", "lightkeeper", "evict rg_1 confirmed"),
         ("incident", "lightkeeper", "not_entered rg_1 resolved"),
-        ("quarantine", "a person", "quarantine node1 ended"),
+        ("quarantine", "a person", "quarantine node1 released"),
         ("review", "ann", "reviewed as wrong"),
     ]
     assert [one for one in found if one[0] != "rung"] == expected
