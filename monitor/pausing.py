@@ -37,7 +37,7 @@ class PauseSwitch:
         self._lock = threading.Lock()
         self._pause: Pause | None = None
 
-    def restore(self, body: str | None) -> None:
+    def take_over(self, body: str | None) -> None:
         """Take over what an earlier monitor had saved; what cannot be read pauses: who knows."""
         pause: Pause | None = None
         try:

@@ -122,7 +122,7 @@ class Handover:
         self._parts.quarantine.take_over(found.quarantine, found.quarantine_events)
         self._parts.registry.adopt(found.targets)
         if self._parts.pause is not None:
-            self._parts.pause.restore(found.switches.get(SWITCH))
+            self._parts.pause.take_over(found.switches.get(SWITCH))
         if self._parts.gatekeeper is not None:
             self._parts.gatekeeper.remember(found.evictions)
         self._show(found)

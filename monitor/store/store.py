@@ -303,7 +303,7 @@ class Store:
 
 def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
     """What is remembered of a hold beside its reason."""
-    body: dict[str, Any] = {"release": hold.release}
+    body: dict[str, Any] = {"release": hold.release} if hold.release else {}
     if hold.would is not None:
         body |= {
             "group": hold.would.group,

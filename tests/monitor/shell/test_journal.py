@@ -138,10 +138,10 @@ def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: li
 def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    limits = Limits(total_bytes=24_000, file_bytes=3_000)
+    limits = Limits(total_bytes=32_000, file_bytes=4_000)
     run = Run(Shelf(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=8)
     runs.append(run)
-    run.slowly(160)
+    run.slowly(320)
     run.close()
     kept = files(tmp_path)
     assert run.journal.stats.files > len(kept) >= 3
