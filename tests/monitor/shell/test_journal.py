@@ -138,16 +138,16 @@ def test_each_tick_can_be_read_as_soon_as_it_is_written(tmp_path: Path, runs: li
 def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
     tmp_path: Path, runs: list[Run]
 ) -> None:
-    limits = Limits(total_bytes=32_000, file_bytes=4_000)
-    run = Run(Shelf(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=8)
+    limits = Limits(total_bytes=24_000, file_bytes=6_000)
+    run = Run(Shelf(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
     runs.append(run)
-    run.slowly(320)
+    run.slowly(300)
     run.close()
     kept = files(tmp_path)
     assert run.journal.stats.files > len(kept) >= 3
     assert sum(path.stat().st_size for path in kept) <= limits.total_bytes
     assert run.journal.stats.lost == 0
-    assert ticks_of(tmp_path, run.results)[-1] == 160
+    assert ticks_of(tmp_path, run.results)[-1] == 300
     for path in kept:
         assert len(ticks_of(path, run.results)) > 5 or path == kept[-1]
 
