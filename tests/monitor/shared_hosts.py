@@ -83,11 +83,12 @@ class HostFleet(SimFleet):
         return all(rank.alive for rank in ranks) and (group in self.quorum or ready)
 
     def going(self) -> set[str]:
-        """Groups whose evictions are under way."""
+        """Groups whose evictions are under way, those asked for at this very moment left out."""
         return {
             one.group
             for one in self.evictions.values()
-            if one.left_quorum_s is None and one.failed is None and self.now_s - one.asked_s <= 90
+            if one.left_quorum_s is None and one.failed is None
+            if 0 < self.now_s - one.asked_s <= 90
         }
 
     # -- what happens ------------------------------------------------------------------------

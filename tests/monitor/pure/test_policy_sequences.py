@@ -138,9 +138,9 @@ class Sequence:
 
     def step(self) -> None:
         self.meddle()
-        going, paused = self.fleet.going(), self.fleet.pause
-        left = dict(self.fleet.left)
+        paused, left = self.fleet.pause, dict(self.fleet.left)
         result = self.drive.step()
+        going = self.fleet.going()  # as the decisions saw it
         for decision in result.decisions:
             if isinstance(decision, Hold):
                 self.check(bool(decision.reason and decision.release), f"mute: {decision}")
