@@ -81,7 +81,7 @@ def _estate(bind: tuple[str, int], admin: tuple[str, int]) -> Estate:
     if found is not None:
         log.warning("taken over from the worker of a gate that died: %s", describe(found))
         return found
-    return Estate([_listen("--bind", bind), _listen("--admin", admin)])
+    return Estate([_listen("--bind", bind), _listen("--admin", admin)], bequest.Page.make())
 
 
 def parse_lighthouse(url: str) -> tuple[str, int]:

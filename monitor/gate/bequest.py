@@ -11,6 +11,7 @@ import array
 import base64
 import contextlib
 import json
+import mmap
 import os
 import socket
 import struct
@@ -67,6 +68,39 @@ def read_asked(data: bytes) -> Asked:
     )  # fmt: skip
 
 
+SLOTS: Final = 16_384
+_SLOT: Final = struct.Struct("=IiI")
+
+
+class Page:
+    """Memory that outlives a worker: for each connection the number of the last call that was
+    read, and how much its client takes. Writing costs a fraction of a microsecond.
+    """
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._memory = mmap.mmap(file, SLOTS * _SLOT.size)
+
+    @staticmethod
+    def make() -> Page:
+        """An empty one."""
+        file = os.memfd_create("lightkeeper-gate")
+        os.ftruncate(file, SLOTS * _SLOT.size)
+        return Page(file)
+
+    def write(self, key: int, number: int, window: int, initial: int) -> None:
+        """What is known of the connection with this key, whose lower bits are its slot."""
+        if (slot := key & 0xFFFF) < SLOTS:
+            _SLOT.pack_into(self._memory, slot * _SLOT.size, number, window, initial)
+
+    def read(self, key: int) -> tuple[int, int, int]:
+        """Number, window of the connection, window of a new stream."""
+        if (slot := key & 0xFFFF) < SLOTS:
+            number, window, initial = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+            return number, window, initial
+        return 0, 0, 0
+
+
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two ends of a channel that keeps datagrams whole."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,7 +130,7 @@ def send(channel: socket.socket, data: bytes, *files: int) -> bool:
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     """One datagram and the files that came with it; empty when the other end is gone."""
-    data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(4 * 4))
+    data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(8 * 4))
     files = array.array("i")
     for level, kind, body in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

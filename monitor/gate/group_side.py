@@ -93,6 +93,9 @@ class GroupSide(Connection):
         if not stream & 1:
             raise frames.FrameError(frames.PROTOCOL_ERROR, "a stream with an even number")
         self._last = stream
+        if self._arrivals.keeping is not None:
+            page = self._arrivals.keeping.page
+            page.write(self.key, stream, max(0, self.room), self.initial_room)
         if len(self.streams) >= STREAMS_MAX or self._leaving:
             self.write(frames.reset(stream, frames.REFUSED_STREAM))
             return

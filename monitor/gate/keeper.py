@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from monitor.gate import bequest
+from monitor.gate.bequest import Page
 from monitor.gate.serve import Options, raise_file_limit
 
 log = logging.getLogger("lightkeeper.gate")
@@ -43,6 +44,7 @@ class Estate:
     """What outlives a worker."""
 
     listeners: list[socket.socket]
+    page: Page
     denied: bytes | None = None
     clients: dict[bytes, int] = field(default_factory=dict)
     """Key to a duplicate of the socket."""
@@ -75,7 +77,7 @@ class Estate:
     def hand_over(self, channel: socket.socket) -> None:
         """To a worker."""
         files = [listener.fileno() for listener in self.listeners]
-        bequest.send(channel, bequest.LISTENERS, *files)
+        bequest.send(channel, bequest.LISTENERS, *files, self.page.file)
         if self.denied is not None:
             bequest.send(channel, bequest.DENIED + self.denied)
         for key, file in self.clients.items():
@@ -211,17 +213,18 @@ def succeed(listener_name: bytes) -> Estate | None:
             return None
         if not bequest.same_user(channel):
             return None
-        estate = Estate([])
+        estate: Estate | None = None
         with contextlib.suppress(OSError):
             while True:
                 data, files = bequest.receive(channel)
                 if data[:1] == bequest.LISTENERS:
-                    estate.listeners = [socket.socket(fileno=file) for file in files]
-                elif data[:1] in (bequest.GO, b""):
+                    *others, page = files
+                    estate = Estate([socket.socket(fileno=file) for file in others], Page(page))
+                elif estate is None or data[:1] in (bequest.GO, b""):
                     break
                 else:
                     estate.note(data, files)
-        return estate if estate.listeners else None
+        return estate
 
 
 def describe(estate: Estate) -> dict[str, Any]:

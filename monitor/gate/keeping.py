@@ -13,10 +13,11 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from monitor.gate import bequest
-from monitor.gate.bequest import Asked
+from monitor.gate.bequest import Asked, Page
 from monitor.gate.denial import denials_json
 from monitor.gate.stream import Kind, Stream
 
@@ -32,23 +33,31 @@ _ALIVE_S: Final = 1.0
 class Keeping:
     """The worker's end of the channel."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, page: Page, inherited: Iterable[int] = ()) -> None:
+        """`inherited`: keys in use."""
         channel.setblocking(False)
         self._channel = channel
-        self._keys = itertools.count(time.monotonic_ns())
+        self.page = page
+        self._numbers = itertools.count(time.monotonic_ns() & 0xFFFFFFFFFF)
+        used = {key & 0xFFFF for key in inherited}
+        self._slots = [slot for slot in range(bequest.SLOTS) if slot not in used]
         self.missed = 0
         """What the keeper did not take."""
 
     def client(self, transport: asyncio.Transport) -> int:
         """A client has connected; its key."""
-        key = next(self._keys)
+        slot = self._slots.pop() if self._slots else 0xFFFF
+        key = next(self._numbers) << 16 | slot
+        self.page.write(key, 0, 0, 0)
         found = transport.get_extra_info("socket")
         if found is not None:
             self._send(bequest.CLIENT + key.to_bytes(8, "big"), found.fileno())
         return key
 
     def left(self, key: int) -> None:
-        """It is gone, or needs no keeper."""
+        """It is gone."""
+        if key & 0xFFFF < bequest.SLOTS:
+            self._slots.append(key & 0xFFFF)
         self._send(bequest.LEFT + key.to_bytes(8, "big"))
 
     def asked(self, key: int, asked: Asked) -> None:
@@ -115,7 +124,8 @@ class Keeping:
     def _bequeath(
         self, heir: socket.socket, core: GateCore, listeners: list[socket.socket]
     ) -> None:
-        bequest.send(heir, bequest.LISTENERS, *(each.fileno() for each in listeners))
+        files = [each.fileno() for each in listeners]
+        bequest.send(heir, bequest.LISTENERS, *files, self.page.file)
         self._channel = heir
         self.denied(core)
         for client in list(core.clients):

@@ -60,6 +60,8 @@ class _Collector:
         yield "connections", "Clients connected", desk.arrivals.open
         yield "denials", "Entries of the list in force", len(core.doorman.denials)
         trouble = float(desk.memory.trouble is not None)
+        missed = 0 if desk.arrivals.keeping is None else desk.arrivals.keeping.missed
+        yield "not_kept", "Connections and requests that the keeper did not take", missed
         yield "state_trouble", "Whether the list cannot be kept on disk", trouble
 
 

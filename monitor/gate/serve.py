@@ -19,7 +19,7 @@ from aiohttp import web
 from monitor.clock import SteadyClock
 from monitor.gate.admin import Desk
 from monitor.gate.arrival import Arrivals
-from monitor.gate.bequest import Asked
+from monitor.gate.bequest import Asked, Page
 from monitor.gate.denial import Denial
 from monitor.gate.gate import HOLD_S, TICK_S, GateCore
 from monitor.gate.heir import inherit
@@ -72,6 +72,7 @@ class Inheritance:
     """For groups and, where there is one, the admin port."""
     channel: socket.socket | None = None
     """To the keeper."""
+    page: Page | None = None
     denied: tuple[Denial, ...] | None = None
     clients: Mapping[int, socket.socket] = field(default_factory=dict)
     asked: Mapping[int, Sequence[Asked]] = field(default_factory=dict)
@@ -111,8 +112,8 @@ async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
     core.deny(memory.recall() if given.denied is None else given.denied)
     desk = Desk(core, Arrivals(core), memory, options.token)
     works: list[Coroutine[Any, Any, None]] = [core.lighthouse.watch(), _tick(core), _forget(core)]
-    if given.channel is not None:
-        keeping = desk.arrivals.keeping = Keeping(given.channel)
+    if given.channel is not None and given.page is not None:
+        keeping = desk.arrivals.keeping = Keeping(given.channel, given.page, given.clients)
         works.append(keeping.stay_alive(core, given.listeners))
     core.lighthouse.inherited(len(given.clients))
     for key, client in given.clients.items():

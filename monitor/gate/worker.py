@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from monitor.gate import bequest
-from monitor.gate.bequest import Asked, read_asked
+from monitor.gate.bequest import Asked, Page, read_asked
 from monitor.gate.denial import Denial, parse_denials
 from monitor.gate.serve import Inheritance, Options, run
 
@@ -43,6 +43,7 @@ def take(channel: socket.socket) -> tuple[Options, Inheritance] | None:
     """What the keeper hands over; None when it ends instead."""
     options = Options(("", 0))
     listeners: list[socket.socket] = []
+    page: Page | None = None
     denied: tuple[Denial, ...] | None = None
     clients: dict[int, socket.socket] = {}
     asked: dict[int, list[Asked]] = defaultdict(list)
@@ -54,7 +55,9 @@ def take(channel: socket.socket) -> tuple[Options, Inheritance] | None:
         if kind == bequest.OPTIONS:
             options = _options(json.loads(body))
         elif kind == bequest.LISTENERS:
-            listeners = [socket.socket(fileno=file) for file in files]
+            *others, page_file = files
+            listeners = [socket.socket(fileno=file) for file in others]
+            page = Page(page_file)
         elif kind == bequest.DENIED:
             denied = parse_denials(json.loads(body))
         elif kind == bequest.CLIENT:
@@ -62,7 +65,7 @@ def take(channel: socket.socket) -> tuple[Options, Inheritance] | None:
         elif kind == bequest.ASKED:
             asked[int.from_bytes(body[:8], "big")].append(read_asked(body[8:]))
         elif kind == bequest.GO:
-            return options, Inheritance(listeners, channel, denied, clients, asked)
+            return options, Inheritance(listeners, channel, page, denied, clients, asked)
 
 
 def _options(data: Any) -> Options:

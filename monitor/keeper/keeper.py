@@ -16,6 +16,7 @@ from typing import Final
 from monitor.audit.books import Books
 from monitor.audit.review import Review
 from monitor.chronicle import Chronicle
+from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind
 from monitor.evictors import Order
 from monitor.incident import Incident
@@ -81,6 +82,12 @@ class Keeper:
         self._deadline_s = min(
             max(_SWEEP_SHARE * parts.config.tick_s, _SWEEP_LEAST_S), _SWEEP_MOST_S
         )
+
+    @property
+    def _config(self) -> KeeperConfig:
+        """What holds now: a reload may have changed it."""
+        rules = self._parts.rulebook
+        return self._parts.config if rules is None else rules.current.config
 
     @property
     def view(self) -> View | None:
@@ -302,7 +309,7 @@ class Keeper:
                     row = parts.store.save_decision(decision, snapshot.now_s, rungs=rungs)
                     self._told(row)
                     parts.instruments.holds.labels(str(decision.guard)).inc()
-            patience_s = parts.config.eviction_deadline_s
+            patience_s = self._config.eviction_deadline_s
             for evict in self._docket.review(snapshot, self._chronicle.get, self._held, patience_s):
                 self._decided(evict, snapshot)
             self._carry_out(snapshot)
@@ -336,7 +343,7 @@ class Keeper:
     def _carry_out(self, snapshot: Snapshot) -> None:
         """Hand over what is written, with a look at this tick's fleet; all else waits."""
         parts, docket = self._parts, self._docket
-        for one in docket.ready(snapshot.now_s, parts.config.eviction_ack_s):
+        for one in docket.ready(snapshot.now_s, self._config.eviction_ack_s):
             if parts.lease is not None and parts.lease.why_not() is not None:
                 return
             incident = self._chronicle.get(one.evict.incident_id)
@@ -393,7 +400,7 @@ class Keeper:
         self._view = View(
             snapshot=snapshot,
             result=result,
-            observe=parts.config.observe if rules is None else rules.config.observe,
+            observe=self._config.observe,
             rules=rules,
             incidents=incidents,
             decisions=self._chronicle.decisions(),

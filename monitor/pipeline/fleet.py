@@ -67,7 +67,8 @@ def fleet_of(
             for incident in tracker.open()
             if isinstance(away, LighthouseAway)
         },
-        past=tuple(p for p in past if p.incident_id not in tracker.cut_short),
+        past=tuple(past),
+        cut_short=frozenset(tracker.cut_short),
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
         lessons=experience.all(),

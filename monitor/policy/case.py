@@ -53,7 +53,9 @@ class Case:
         """Evictions that count against this one: for one that is only observed also those that
         were, so that the record is what would have been.
         """
-        return (*self.fleet.past, *self.fleet.would) if self.only_observed else self.fleet.past
+        again, own = self.fleet.cut_short, self.incident.id
+        past = tuple(one for one in self.fleet.past if one.incident_id != own or own not in again)
+        return (*past, *self.fleet.would) if self.only_observed else past
 
     def dead_hosts(self) -> frozenset[Host]:
         """Hosts of this group on which nothing lives any more."""

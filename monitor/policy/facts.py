@@ -55,6 +55,8 @@ class Fleet:
     """Of open incidents, while it cannot be seen: what is missing to judge and confirm an eviction
     without it. None: nothing is."""
     past: tuple[PastEviction, ...] = ()
+    cut_short: frozenset[IncidentId] = frozenset()
+    """Incidents whose eviction was interrupted: to ask again is the same eviction."""
     in_flight: tuple[GroupName, ...] = ()
     would: tuple[PastEviction, ...] = ()
     """Evictions that observe mode held back: they count where another would be held back."""

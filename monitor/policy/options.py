@@ -21,13 +21,17 @@ THRESHOLDS: Final = tuple(
 )
 """Table `thresholds`: everything else, mostly when a fault is one."""
 _DEFAULTS: Final = KeeperConfig()
+_AT_START: Final = frozenset({
+    "tick_s", "quarantine_again_factor", "readmission_hours",
+    "gpus_per_rank", "job_timeout_s", "straggler_horizon_s",
+})  # fmt: skip
 
 
 def needs_restart(name: str) -> bool:
     """Whether an option is looked at only when the monitor starts: its clock, its evidence, its
-    messages. Everything else changes with a reload.
+    messages, its record of hosts, its accounts. Everything else changes with a reload.
     """
-    return name == "tick_s" or name.startswith(("evidence_", "notify_"))
+    return name in _AT_START or name.startswith(("evidence_", "notify_", "lemon_"))
 
 
 def problem_of(name: str, value: Any) -> str | None:

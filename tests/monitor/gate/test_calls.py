@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.gate import bequest
 from monitor.gate.denial import Denial, Scope
+from monitor.gate.heir import Heir
+from monitor.gate.keeping import Keeping, told
 from monitor.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import bench, field, grpc, heartbeat, quorum
 
@@ -330,3 +333,30 @@ def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
         other.beat("rg_1:x")
         gate.carried[1].answer_all()
         assert len(gate.carried[0].calls()) == 2
+
+
+def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
+    ends = bequest.pair()
+    with bench() as gate, ends[0], ends[1]:
+        keeping = gate.arrivals.keeping = Keeping(ends[0], bequest.Page.make())
+        client = gate.client()
+        done = client.beat("rg_0:x")
+        gate.carried[0].answer_all()
+        assert client.status(done) == ("0", "")
+        ask = client.ask("rg_0:x")
+        beat = client.beat("rg_0:x")  # read by the worker that then died
+        kept = told(client.side, client.side.streams[ask])
+        key = client.side.key
+        with bench() as new:
+            new.arrivals.keeping = keeping
+            heir = Heir(new.core, new.arrivals, key, [kept], b"")
+            client.bench, client.wire.protocol = new, heir
+            new.do(heir.connection_made, client.wire)
+            new.turn()
+            assert client.reset(beat), "its manager would wait for ever"
+            late = client.ask("rg_0:y")
+            [carried] = new.carried
+            asked = [body for _, _, body in carried.calls()]
+            assert asked == [quorum("rg_0:x"), quorum("rg_0:y")]
+            carried.answer_all()
+            assert client.status(ask) == client.status(late) == ("0", "")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from monitor.names import RankName
 from tests.monitor.schedulers import real_slurm
 from tests.monitor.schedulers.receiver import SECRET, Receiver, served
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, page
 from tests.monitor.shell.process import TOKEN, Monitor, lightkeeper
 from tests.waiting import wait_for
+from worker_server.wire import to_json
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -48,6 +54,12 @@ def hook(receiver, tmp_path):
 
 def until(condition, what):
     wait_for(condition, within_s=20, what=what)
+
+
+def evictions(path):
+    """What the store knows of them."""
+    with closing(sqlite3.connect(path)) as db:
+        return " ".join(body for (body,) in db.execute("SELECT body FROM evictions"))
 
 
 def quarantine(monitor, host):
@@ -125,3 +137,50 @@ def test_quarantine_drains_a_real_node_of_slurm_and_the_release_undrains_it(word
             until(lambda: cluster.state("node1") == "IDLE", "undrained")
         finally:
             monitor.end(signal.SIGTERM)
+
+
+@pytest.mark.skipif(real_slurm.missing() is not None, reason=str(real_slurm.missing()))
+def test_a_group_that_nobody_else_can_end_is_ended_by_its_real_step_and_no_other(
+    words, port, tmp_path
+):
+    (tmp_path / "slurm").mkdir()
+    lighthouse, fleet = FakeLighthouse(), FakeFleet()
+    with real_slurm.cluster(tmp_path / "slurm") as cluster:
+        steps = " & ".join(["srun --exact -n1 sleep 100"] * 3)
+        job = cluster.submit(f"{steps} & wait", "-n3")
+        until(lambda: len(cluster.steps(job)) == 4, "three steps and the batch script")
+        for n in range(3):
+            rank = fleet.add(f"rg_{n}", host="node1", replica_id=f"rg_{n}:u", token=TOKEN)
+            place = {"slurm_job_id": job, "slurm_step_id": str(n), "slurm_node": "node1"}
+            rank.identity = replace(rank.identity, place=place)
+        lighthouse.form(*(f"rg_{n}:u" for n in range(3)))
+        sick = fleet.ranks[RankName("rg_1.0")]
+        sick.evict = lambda _: page({"error": "the kernel does not let it go"}, 500)
+
+        def state(rank):
+            rank.alive = f"{job}.1" in cluster.steps(job)
+            if not rank.alive:
+                lighthouse.form("rg_0:u", "rg_2:u")
+                lighthouse.ages_s["rg_1:u"] = 60.0
+            return page(to_json(rank.report()))
+
+        sick.answer = state
+        env = {name: cluster.environ[name] for name in ("SLURM_CONF", "PATH")}
+        told = ["--lighthouse", lighthouse.url, "--scheduler", "slurm"]
+        monitor = Monitor(*words, *told, port=port, **env)
+        try:
+            monitor.ready()
+            monitor.register(*fleet.ranks.values())
+            until(lambda: len(monitor.get("/v1/ranks")["ranks"]) == 3, "three ranks")
+            shown = {one["rank"]: one["place"] for one in monitor.get("/v1/ranks")["ranks"]}
+            assert shown["rg_1.0"]["slurm_step_id"] == "1"
+            said = monitor.call("POST", "/v1/groups/rg_1/evict", json={"reason": "by hand"})
+            assert said.status_code == 200, said.text
+            wait_for(lambda: not sick.alive, within_s=60, what="its step is gone")
+            assert {f"{job}.0", f"{job}.2"} <= cluster.steps(job)
+            # or "slurm: asked": the ladder may see the group gone before scancel's word is in
+            until(lambda: "slurm: " in evictions(tmp_path / "m.db"), "the rung's outcome")
+        finally:
+            monitor.end(signal.SIGTERM)
+            lighthouse.close()
+            fleet.close()

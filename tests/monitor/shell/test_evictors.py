@@ -755,7 +755,7 @@ def test_what_another_monitor_left_open_is_not_under_way_here(bench: Bench) -> N
 
 def test_a_crash_of_the_evictor_is_one_failed_eviction(bench: Bench) -> None:
     bench.group()
-    broken = Evict(IncidentId("bad"), GroupName("rg_1"), REPLICA, (3,), "x")  # type: ignore[arg-type]
+    broken = Evict(IncidentId("bad"), GroupName("rg_1"), REPLICA, (), "x")
     order = bench.order(evict=broken, accused=(None,))  # type: ignore[arg-type]
     assert bench.evictors.submit(order)
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")

@@ -267,7 +267,7 @@ def test_a_pause_survives_a_restart_and_ends_with_its_hours(tmp_path: Path) -> N
     store.close()
     store = Store(tmp_path / "m.db")
     again = PauseSwitch(clock, store)
-    again.take_over(store.remembered().switches.get(SWITCH))
+    again.restore(store.remembered().switches.get(SWITCH))
     assert again.current() == made
     assert again.why() == "paused by alice: rack 7"
     clock.advance(7200.0)
@@ -281,6 +281,6 @@ def test_a_pause_survives_a_restart_and_ends_with_its_hours(tmp_path: Path) -> N
 def test_a_saved_pause_that_cannot_be_read_pauses_all_the_same(body, tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
     switch = PauseSwitch(SteadyClock(), store)
-    switch.take_over(body)
+    switch.restore(body)
     assert switch.why() == "paused by lightkeeper: a saved pause cannot be read"
     store.close()

@@ -95,9 +95,7 @@ def fill(store: Store) -> None:
 EVERYTHING = Remembered(
     incidents=(incident("inc-2", 200.0), incident()),
     decisions=(
-        DecisionRow(
-            IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon", body={"release": ""}
-        ),
+        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
         DecisionRow(
             IncidentId("inc-1"),
             103.0,
