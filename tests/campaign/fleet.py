@@ -68,6 +68,19 @@ class Fleet:
         return [f"rg_{g}.{r}" for g in range(self.groups) for r in range(self.ranks_per_group)]
 
     @property
+    def min_replicas(self) -> int:
+        """Of the Lighthouse, the trainers and the monitor."""
+        return min(2, self.groups - 1)
+
+    def lighthouse_options(self) -> tuple[str, ...]:
+        """Beyond its address; none: TorchFT's defaults."""
+        return ()
+
+    def lighthouse_for_groups(self) -> str:
+        """What the groups take for the Lighthouse."""
+        return f"http://127.0.0.1:{self.lighthouse_port}"
+
+    @property
     def monitor_url(self) -> str:
         """Where the monitor is."""
         return f"http://127.0.0.1:{self.monitor_port}"
@@ -102,7 +115,8 @@ class Fleet:
             [
                 str(Path(sys.executable).with_name("torchft_lighthouse")),
                 "--bind", f"[::]:{self.lighthouse_port}",
-                "--min_replicas", str(min(2, self.groups - 1)),
+                "--min_replicas", str(self.min_replicas),
+                *self.lighthouse_options(),
             ],
         )  # fmt: skip
 
@@ -116,7 +130,7 @@ class Fleet:
                 "--bind", f"127.0.0.1:{self.monitor_port}",
                 "--store", str(self.folder / "lightkeeper.sqlite3"),
                 "--token-file", str(self.folder / "token"),
-                "--min-replicas", str(min(2, self.groups - 1)),
+                "--min-replicas", str(self.min_replicas),
                 *self.monitor_options,
             ],
         )  # fmt: skip
@@ -126,7 +140,7 @@ class Fleet:
         arguments = [
             "--steps", "0", "--step-time", str(STEP_TIME_S), "--log-every", "1",
             "--status-file", str(self.folder / "steps.jsonl"),
-            "--min-replicas", str(min(2, self.groups - 1)),
+            "--min-replicas", str(self.min_replicas),
             "--fault-file", str(self.fault_file), *self.trainer_options,
         ]  # fmt: skip
         groups = [
@@ -147,7 +161,7 @@ class Fleet:
         environment = {
             **os.environ,
             "LIGHTKEEPER_RUN_DIR": str(self.folder / "run"),
-            "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.lighthouse_port}",
+            "TORCHFT_LIGHTHOUSE": self.lighthouse_for_groups(),
             "LIGHTKEEPER_MONITOR": self.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
             "LIGHTKEEPER_JOB": "campaign",
