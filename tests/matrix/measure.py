@@ -151,9 +151,10 @@ def _holds(incident: Event) -> list[str]:
 
 def over(case: Case, row: Row) -> bool:
     """Whether there is nothing more to wait for."""
-    if case.setting.keeper or case.fault != "slow":
-        return row["to_survivors"] is not None and row["to_back"] is not None
-    return False
+    if not case.setting.keeper and case.fault == "slow":
+        return False
+    resumed = row["to_survivors"] is not None and row["to_back"] is not None
+    return resumed and (row["to_decided"] is None or row["to_left_quorum"] is not None)
 
 
 def problems(row: Row) -> list[str]:
