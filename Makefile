@@ -61,7 +61,7 @@ scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults;
 campaign: setup  ## every fault class on real fleets, 20 runs each; writes docs/campaign.md (3 hours; --resume)
 	LIGHTKEEPER_COMMAND="make campaign" $(BIN)/python -m tests.campaign --resume $(ARGS)
 
-matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes docs/eviction.md (2 hours)
+matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes docs/eviction-matrix.md (2 hours)
 	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
 
 soak: setup  ## healthy training with pauses, contention, monitor restarts; docs/campaign.md (30 minutes a shape)

@@ -1,4 +1,4 @@
-"""docs/eviction.md, from the rows. Pure but for `write`."""
+"""docs/eviction-matrix.md, from the rows. Pure but for `write`."""
 
 from __future__ import annotations
 
