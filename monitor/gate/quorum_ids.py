@@ -29,7 +29,7 @@ _ID_MOST: Final = 2**62
 """A number that is larger is none that a Lighthouse counted to."""
 
 
-class _NotUnderstood(ValueError):
+class _UnknownReplyError(ValueError):
     """Bytes that are no reply of a Lighthouse as we know it."""
 
 
@@ -75,7 +75,7 @@ class QuorumIds:
         """
         try:
             quorum = _read(reply)
-        except (_NotUnderstood, IndexError):
+        except (_UnknownReplyError, IndexError):
             return reply
         offset = self._offset_of(quorum)
         self.highest = max(self.highest, quorum.number + offset)
@@ -150,7 +150,7 @@ def _read(reply: bytes) -> _Quorum:
     """LighthouseQuorumResponse: 1 is the quorum; of it 1 number, 2 members, 3 when it was made."""
     found = [field for field in _fields(reply, 0, len(reply)) if field[0] == 1]
     if len(found) != 1 or found[0][1] != _BYTES:
-        raise _NotUnderstood
+        raise _UnknownReplyError
     _, _, size_at, begin, end = found[0]
     number, number_at, made = None, (begin, begin), (0, 0)
     members = set()
@@ -162,7 +162,7 @@ def _read(reply: bytes) -> _Quorum:
         elif name == 3 and kind == _BYTES:
             made = _timestamp(reply, first, last)
     if number is None or number >= _ID_MOST or not members or made == (0, 0):
-        raise _NotUnderstood
+        raise _UnknownReplyError
     return _Quorum(number, made, frozenset(members), (begin, end), (size_at, begin), number_at)
 
 
@@ -171,7 +171,7 @@ def _text(reply: bytes, begin: int, end: int) -> bytes:
     for name, kind, _, first, last in _fields(reply, begin, end):
         if name == 1 and kind == _BYTES:
             return reply[first:last]
-    raise _NotUnderstood
+    raise _UnknownReplyError
 
 
 def _timestamp(reply: bytes, begin: int, end: int) -> tuple[int, int]:
@@ -195,9 +195,9 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
         elif kind in _FIXED:
             first, last = value_at, value_at + _FIXED[kind]
         else:
-            raise _NotUnderstood
+            raise _UnknownReplyError
         if last > end:
-            raise _NotUnderstood
+            raise _UnknownReplyError
         yield key >> 3, kind, value_at, first, last
         at = last
 
@@ -210,7 +210,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-    raise _NotUnderstood
+    raise _UnknownReplyError
 
 
 def _encoded(value: int) -> bytes:

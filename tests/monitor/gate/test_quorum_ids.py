@@ -110,7 +110,7 @@ def test_it_survives_a_restart_of_the_gate():
 
 @pytest.mark.parametrize("told", [None, 7, {}, {"offset": -1}, {"offset": "1"}])
 def test_a_memory_that_is_none_is_refused(told: object):
-    with pytest.raises(ValueError, match="memory|count"):
+    with pytest.raises(ValueError, match=r"memory|count"):
         QuorumIds.from_json(told)
 
 
