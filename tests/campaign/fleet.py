@@ -48,6 +48,8 @@ class Fleet:
     folder: Path
     trainer_options: Sequence[str] = ()
     monitor_options: Sequence[str] = MONITOR_OPTIONS
+    address: str = "127.0.0.1"
+    """Where Lighthouse and monitor are reached."""
     lighthouse_port: int = field(default_factory=free_port)
     monitor_port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -78,12 +80,17 @@ class Fleet:
 
     def lighthouse_for_groups(self) -> str:
         """What the groups take for the Lighthouse."""
-        return f"http://127.0.0.1:{self.lighthouse_port}"
+        return f"http://{self.address}:{self.lighthouse_port}"
+
+    def group_options(self, group: str) -> dict[str, Any]:
+        """What is special about one group, as `forks.Group` takes it."""
+        del group
+        return {}
 
     @property
     def monitor_url(self) -> str:
         """Where the monitor is."""
-        return f"http://127.0.0.1:{self.monitor_port}"
+        return f"http://{self.address}:{self.monitor_port}"
 
     @property
     def fault_file(self) -> Path:
@@ -126,8 +133,8 @@ class Fleet:
             "monitor",
             [
                 sys.executable, "-m", "monitor.cli", "monitor",
-                "--lighthouse", f"http://127.0.0.1:{self.lighthouse_port}",
-                "--bind", f"127.0.0.1:{self.monitor_port}",
+                "--lighthouse", f"http://{self.address}:{self.lighthouse_port}",
+                "--bind", f"{self.address}:{self.monitor_port}",
                 "--store", str(self.folder / "lightkeeper.sqlite3"),
                 "--token-file", str(self.folder / "token"),
                 "--min-replicas", str(self.min_replicas),
@@ -149,6 +156,7 @@ class Fleet:
                 "hosts": [f"host-{index}{letter}" for letter in "abcdefgh"[: _SPARES + 1]],
                 "nproc": self.ranks_per_group,
                 "arguments": arguments,
+                **self.group_options(f"rg_{index}"),
             }
             for index in range(self.groups)
         ]

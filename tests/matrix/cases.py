@@ -7,18 +7,27 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-FAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+INJECTED: Final[Mapping[str, Mapping[str, Any]]] = {
     "hang": {"kind": "hang", "variant": "sleep", "phase": "forward"},
     "gil": {"kind": "gil", "phase": "backward"},
     "stop": {"kind": "stop", "phase": "forward"},
     "crash": {"kind": "crash", "phase": "backward"},
     "slow": {"kind": "slow", "factor": 6.0},
     "mismatch": {"kind": "mismatch", "variant": "op"},
+    "rogue": {"kind": "hang", "variant": "sleep", "phase": "forward"},
 }
 """What the trainer's injector is told."""
 
+HARD: Final = ("cut", "rogue")
+"""`cut`: the group's host, a network namespace of its own, is unreachable from one moment to the
+next; once the others train on, its link comes back. `rogue`: a hang in a group whose launcher asks
+nobody and starts it again on the same host at once; after a while the quarantine is released."""
+
 PAIRS: Final = frozenset({"mismatch"})
 """Faults that need two ranks in a group."""
+
+FAULTS: Final = ("hang", "gil", "stop", "crash", "slow", "mismatch", *HARD)
+"""In the order of the table."""
 
 JOIN_TIMEOUT_MS: Final[Mapping[str, int]] = {"default": 60_000, "amd": 100_000}
 """Of the Lighthouse: TorchFT's own, and that of AMD's deployment (facts/torchft.md)."""
@@ -32,6 +41,8 @@ class Setting:
     shape: str
     keeper: bool
     gate: bool
+    special: str = ""
+    """One of `HARD`, for which the fleet is built otherwise."""
 
     @property
     def groups(self) -> int:
@@ -45,7 +56,8 @@ class Setting:
 
     def __str__(self) -> str:
         beside = "lightkeeper" if self.keeper else "alone"
-        return f"{self.timeouts}/{self.shape}/{beside}{'+gate' if self.gate else ''}"
+        gate = "+gate" if self.gate else ""
+        return f"{self.timeouts}/{self.shape}/{beside}{gate}{self.special and '/' + self.special}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,11 @@ def plan(
     for timeout, shape, keeper, gate in settings:
         if gate and not keeper:
             continue
+        if shape == "3x1":
+            for name in HARD:
+                if name in faults and (keeper or name == "cut"):
+                    yield Case(name, False, Setting(timeout, shape, keeper, gate, name))
         setting = Setting(timeout, shape, keeper, gate)
-        mine = [name for name in faults if (name in PAIRS) == (shape == "2x2")]
+        mine = [n for n in faults if n not in HARD and (n in PAIRS) == (shape == "2x2")]
         for name, down in product(mine, (False, True)):
             yield Case(name, down, setting)

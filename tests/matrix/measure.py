@@ -162,6 +162,8 @@ def problems(row: Row) -> list[str]:
     if not row["keeper"]:
         return []
     found = []
+    if row["fault"] == "rogue":
+        return _rogue(row)
     if row["wrong"]:
         found.append(f"evicted {', '.join(row['wrong'])}")
     if row["to_survivors"] is None:
@@ -172,7 +174,16 @@ def problems(row: Row) -> list[str]:
         found.append("the group is not back")
     elif row["evicted"] and row["fault"] != "mismatch" and row["host"] in row["hosts_tried"]:
         found.append(f"started again on {row['host']}")
-    if row["fault"] != "crash" and row["group"] not in row["evicted"]:
+    if row["fault"] not in ("crash", "cut") and row["group"] not in row["evicted"]:
         held = f" (held: {', '.join(row['holds'])})" if row["holds"] else ""
         found.append(f"not evicted{held}")
     return found
+
+
+def _rogue(row: Row) -> list[str]:
+    """A launcher that asks nobody: only a gate keeps its group out, and tells it why."""
+    if not row["gate"]:
+        return []
+    if row["to_back"] is not None:
+        return [f"back on the quarantined {row['host_back']} after {row['to_back']} s"]
+    return [] if row["told"] else ["kept out, and not told why"]

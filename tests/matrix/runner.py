@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.campaign.fleet import FleetError
 from tests.campaign.watch import Watch, pause
-from tests.matrix.cases import FAULTS, Case, Setting
+from tests.matrix.cases import INJECTED, Case, Setting
 from tests.matrix.fleet import MatrixFleet
 from tests.matrix.measure import Event, Row, measure, over, problems
 from trainer import status
@@ -26,6 +26,10 @@ DOWN_FOR_S: Final = 15.0
 """Until it is started again: beyond the moment at which a hang is told (6 to 9 s)."""
 FRESH_COMMITS: Final = 10
 CALM_S: Final = 3.0
+KEPT_OUT_S: Final = 90.0
+"""A group whose launcher starts it again at once is tried in vain for so long: 60 s of quorum
+timeout, and a restart after it."""
+_REFUSED: Final = "is quarantined"
 SLOW_SETTLE_S: Final = 20.0
 """A straggler is found by its pace: calm before it."""
 
@@ -158,9 +162,12 @@ class Runner:
         return None
 
     def _strike(self, fleet: MatrixFleet, case: Case, rank: str) -> tuple[float, str]:
+        if case.fault == "cut":
+            fleet.set_link(up=False)
+            return time.time(), f"host-{fleet.groups - 1}a"
         step = max(line["step"] for line in self._steps.read() if line["event"] == "step") + 5
         name = f"{int(time.time())}-{case.fault}"
-        fleet.inject([{**FAULTS[case.fault], "id": name, "rank": rank, "step": step}])
+        fleet.inject([{**INJECTED[case.fault], "id": name, "rank": rank, "step": step}])
         deadline = time.monotonic() + STRIKE_LIMIT_S
         while time.monotonic() < deadline:
             marker = fleet.marker(name)
@@ -174,8 +181,12 @@ class Runner:
     def _follow(self, fleet: MatrixFleet, case: Case, group: str, host: str, began_s: float) -> Row:
         down = not case.lighthouse_down
         back = down
+        cut = case.fault == "cut"
         while True:
             since_s = time.time() - began_s
+            if cut and (row := self._row(fleet, case, group, host, began_s))["to_survivors"]:
+                fleet.set_link(up=True)
+                cut = False
             if not down and since_s >= DOWN_AFTER_S:
                 fleet.kill("lighthouse")
                 down = True
@@ -183,9 +194,22 @@ class Runner:
                 fleet.start_lighthouse()
                 back = True
             row = self._row(fleet, case, group, host, began_s)
+            if case.fault == "rogue" and self._rogue(fleet, row, since_s):
+                return row
             if (over(case, row) and back) or since_s > case.limit_s:
                 return row
             pause(LOOK_S)
+
+    def _rogue(self, fleet: MatrixFleet, row: Row, since_s: float) -> bool:
+        """Whether the group came back though its host is quarantined, or was kept out for long."""
+        log = fleet.folder / "logs" / f"{row['group']}.log"
+        told = [line for line in log.read_text(errors="replace").splitlines() if _REFUSED in line]
+        row["told"] = told[-1].strip()[:300] if told else None
+        row["kept_out_s"] = None
+        if row["to_survivors"] is None or row["to_back"] is not None:
+            return row["to_back"] is not None
+        row["kept_out_s"] = round(since_s - row["to_survivors"], 1)
+        return bool(row["kept_out_s"] >= KEPT_OUT_S)
 
     def _row(self, fleet: MatrixFleet, case: Case, group: str, host: str, began_s: float) -> Row:
         incidents: list[dict[str, Any]] = []
