@@ -22,6 +22,8 @@ IN_A_ROW: Final = 3
 """So many of them in a row: training goes on."""
 BASELINE: Final = 20
 """Commits before the fault that tell the usual step time."""
+NOBODY_ENDS_IT_S: Final = 60.0
+"""Alone, a stopped group whose survivors train on is waited for no longer."""
 SETTLE_S: Final = 0.5
 """A step that was under way when the fault struck still commits."""
 
@@ -154,6 +156,8 @@ def over(case: Case, row: Row) -> bool:
     if not case.setting.keeper and case.fault == "slow":
         return False
     resumed = row["to_survivors"] is not None and row["to_back"] is not None
+    if not case.setting.keeper and row["to_survivors"] is not None and case.fault != "cut":
+        return resumed or row["watched_s"] - row["to_survivors"] > NOBODY_ENDS_IT_S
     return resumed and (row["to_decided"] is None or row["to_left_quorum"] is not None)
 
 
