@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
 
-.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign soak format dashboards
+.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -60,6 +60,9 @@ scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults;
 
 campaign: setup  ## every fault class on real fleets, 20 runs each; writes docs/campaign.md (3 hours; --resume)
 	LIGHTKEEPER_COMMAND="make campaign" $(BIN)/python -m tests.campaign --resume $(ARGS)
+
+matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes docs/eviction-matrix.md (2 hours)
+	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
 
 soak: setup  ## healthy training with pauses, contention, monitor restarts; docs/campaign.md (30 minutes a shape)
 	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m tests.campaign.soak $(ARGS)

@@ -55,6 +55,8 @@ class Place:
     world_size: int
     """Ranks in this replica group."""
     host: str | None
+    address: str
+    """Where other groups reach this group's manager: where torchrun lets its ranks meet."""
 
     @property
     def name(self) -> str:
@@ -77,6 +79,8 @@ def read_place() -> Place:
         group_rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
         host=os.environ.get("LIGHTKEEPER_HOST"),
+        # torchrun on one machine says `localhost`, for which the manager may take ::1 alone.
+        address=os.environ.get("MASTER_ADDR", "localhost").replace("localhost", "127.0.0.1"),
     )
 
 
@@ -162,7 +166,7 @@ def start_manager(place: Place, opt: options.Options, state: dict[str, Tensor]) 
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
         replica_id=place.group,
-        hostname="127.0.0.1",
+        hostname=place.address,
     )
 
 

@@ -48,6 +48,8 @@ class Fleet:
     folder: Path
     trainer_options: Sequence[str] = ()
     monitor_options: Sequence[str] = MONITOR_OPTIONS
+    address: str = "127.0.0.1"
+    """Where Lighthouse and monitor are reached."""
     lighthouse_port: int = field(default_factory=free_port)
     monitor_port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -68,9 +70,27 @@ class Fleet:
         return [f"rg_{g}.{r}" for g in range(self.groups) for r in range(self.ranks_per_group)]
 
     @property
+    def min_replicas(self) -> int:
+        """Of the Lighthouse, the trainers and the monitor."""
+        return min(2, self.groups - 1)
+
+    def lighthouse_options(self) -> tuple[str, ...]:
+        """Beyond its address; none: TorchFT's defaults."""
+        return ()
+
+    def lighthouse_for_groups(self) -> str:
+        """What the groups take for the Lighthouse."""
+        return f"http://{self.address}:{self.lighthouse_port}"
+
+    def group_options(self, group: str) -> dict[str, Any]:
+        """What is special about one group, as `forks.Group` takes it."""
+        del group
+        return {}
+
+    @property
     def monitor_url(self) -> str:
         """Where the monitor is."""
-        return f"http://127.0.0.1:{self.monitor_port}"
+        return f"http://{self.address}:{self.monitor_port}"
 
     @property
     def fault_file(self) -> Path:
@@ -102,7 +122,8 @@ class Fleet:
             [
                 str(Path(sys.executable).with_name("torchft_lighthouse")),
                 "--bind", f"[::]:{self.lighthouse_port}",
-                "--min_replicas", str(min(2, self.groups - 1)),
+                "--min_replicas", str(self.min_replicas),
+                *self.lighthouse_options(),
             ],
         )  # fmt: skip
 
@@ -112,11 +133,11 @@ class Fleet:
             "monitor",
             [
                 sys.executable, "-m", "monitor.cli", "monitor",
-                "--lighthouse", f"http://127.0.0.1:{self.lighthouse_port}",
-                "--bind", f"127.0.0.1:{self.monitor_port}",
+                "--lighthouse", f"http://{self.address}:{self.lighthouse_port}",
+                "--bind", f"{self.address}:{self.monitor_port}",
                 "--store", str(self.folder / "lightkeeper.sqlite3"),
                 "--token-file", str(self.folder / "token"),
-                "--min-replicas", str(min(2, self.groups - 1)),
+                "--min-replicas", str(self.min_replicas),
                 *self.monitor_options,
             ],
         )  # fmt: skip
@@ -126,7 +147,7 @@ class Fleet:
         arguments = [
             "--steps", "0", "--step-time", str(STEP_TIME_S), "--log-every", "1",
             "--status-file", str(self.folder / "steps.jsonl"),
-            "--min-replicas", str(min(2, self.groups - 1)),
+            "--min-replicas", str(self.min_replicas),
             "--fault-file", str(self.fault_file), *self.trainer_options,
         ]  # fmt: skip
         groups = [
@@ -135,6 +156,7 @@ class Fleet:
                 "hosts": [f"host-{index}{letter}" for letter in "abcdefgh"[: _SPARES + 1]],
                 "nproc": self.ranks_per_group,
                 "arguments": arguments,
+                **self.group_options(f"rg_{index}"),
             }
             for index in range(self.groups)
         ]
@@ -147,7 +169,7 @@ class Fleet:
         environment = {
             **os.environ,
             "LIGHTKEEPER_RUN_DIR": str(self.folder / "run"),
-            "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.lighthouse_port}",
+            "TORCHFT_LIGHTHOUSE": self.lighthouse_for_groups(),
             "LIGHTKEEPER_MONITOR": self.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
             "LIGHTKEEPER_JOB": "campaign",

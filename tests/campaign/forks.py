@@ -26,15 +26,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from trainer.admission import ask_monitor
+from trainer.admission import admit_all, ask_monitor
 from trainer.launch import MARK, marked
 from trainer.status import StatusFile
 from trainer.supervisor import Supervisor
 
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
+_CLONE_NEWNET: Final = 0x40000000
 _POLL_S: Final = 0.05
 """torchrun looks every 0.1 s and ends the others 43 to 142 ms after the first (seen)."""
+
+ADDRESS: Final = "LIGHTKEEPER_FORKS_ADDRESS"
+"""Environment variable: where a group listens that is not on loopback."""
 
 RESTART_S: Final = 3.0
 """From the end of a launch to the next: torchrun and imports take 10 to 30 s where they are used,
@@ -70,10 +74,15 @@ def exit_code(status: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
+def address() -> str:
+    """Where this group's store and manager listen."""
+    return os.environ.get(ADDRESS, "127.0.0.1")
+
+
 def free_port() -> int:
-    """A free port of loopback."""
+    """A free port of it."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address(), 0))
         return int(probe.getsockname()[1])
 
 
@@ -91,7 +100,7 @@ class Agent:
     def __call__(self) -> None:
         """Start the ranks and watch them; exit status 1 as soon as one fails."""
         port = free_port()
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(MASTER_ADDR=address(), MASTER_PORT=str(port))
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         for number in range(self.nproc):
             self.ranks[fork(lambda number=number: rank(number, self.nproc), signal.SIGKILL)] = (
@@ -102,7 +111,7 @@ class Agent:
         import torch.distributed as dist
 
         store = dist.TCPStore(
-            "127.0.0.1",
+            address(),
             port,
             is_master=True,
             wait_for_workers=False,
@@ -149,6 +158,8 @@ def rank(number: int, size: int) -> None:
     )
     from trainer import train
 
+    if ADDRESS in os.environ:
+        socket.gethostname = address  # TorchFT's checkpoint server names itself by it
     train.main()
 
 
@@ -237,9 +248,17 @@ class Group:
     monitor: str
     arguments: list[str]
     folder: str
+    asks: bool = True
+    """Whether its launcher asks for admission."""
+    netns: str | None = None
+    """Network namespace in which everything of the group runs."""
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __call__(self) -> None:
         """Supervise until told to end."""
+        os.environ.update(self.environment)
+        if self.netns is not None:
+            enter(self.netns)
         received: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: received.append(got))
@@ -257,11 +276,18 @@ class Group:
         Supervisor(
             self.hosts,
             launcher=launcher,
-            admission=ask_monitor(self.monitor, self.name),
+            admission=ask_monitor(self.monitor, self.name) if self.asks else admit_all,
             emit=record.write,
             wait=wait,
             backoff_s=RESTART_S,
         ).run()
+
+
+def enter(netns: str) -> None:
+    """Go into a network namespace made by `ip netns add`; needs root."""
+    with Path("/run/netns", netns).open("rb") as namespace:
+        if _LIBC.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(f"cannot enter network namespace {netns}")
 
 
 def zygote(config: Path) -> None:

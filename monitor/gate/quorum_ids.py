@@ -1,0 +1,228 @@
+"""Quorum ids that a Lighthouse which forgot everything does not give out twice. Pure.
+
+A Lighthouse counts its quorums from 1, in memory. TorchFT's managers meet for a new quorum at
+`STORE/torchft/QUORUM_ID/RANK`, a place in the store of one of the groups, which outlives the
+Lighthouse: after a restart the same ids come again, the managers find each other's old addresses
+there, or, where the id is the one they have, do not meet at all, and training stands until it
+times out (seen with TorchFT 0.2.0: 60 s, and once more).
+
+So the gate goes on counting where the former Lighthouse ended. The replies of a Lighthouse that
+was never restarted pass untouched, byte by byte; of one that began anew only the number is
+changed. Nobody sends the number back, so the Lighthouse never sees the other one.
+
+How a new beginning is known: a quorum that was made later than the last one, with a smaller number,
+or with the same number and other members. (Within one life the number never falls, and grows
+whenever the members change.) What cannot be understood passes untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_VARINT: Final = 0
+_BYTES: Final = 2
+_FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
+"""Wire type -> bytes that follow."""
+_ID_MOST: Final = 2**62
+"""A number that is larger is none that a Lighthouse counted to."""
+
+
+class _UnknownReplyError(ValueError):
+    """Bytes that are no reply of a Lighthouse as we know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quorum:
+    """What one reply says, and where its number lies in the bytes."""
+
+    number: int
+    made: tuple[int, int]
+    """Seconds and nanoseconds of the Lighthouse's clock."""
+    members: frozenset[bytes]
+    outer: tuple[int, int]
+    """Where the quorum's own bytes begin and end in the reply."""
+    outer_size: tuple[int, int]
+    """Where their length stands."""
+    at: tuple[int, int]
+    """Where the number stands."""
+
+
+@dataclass(slots=True)
+class QuorumIds:
+    """Keeps the count over restarts of the Lighthouse. One for all connections of a gate."""
+
+    offset: int = 0
+    """What the present Lighthouse's numbers are raised by."""
+    highest: int = 0
+    """The highest number that the groups were told."""
+    restarts: int = 0
+    """New beginnings seen."""
+    _number: int = -1
+    _made: tuple[int, int] = (0, 0)
+    _members: frozenset[bytes] = frozenset()
+    _before: int = 0
+    """The offset of the life before: a late reply of it keeps its number."""
+    _began: tuple[int, int] = (0, 0)
+    """When the first quorum of the present life was made."""
+
+    def passed(self, reply: bytes) -> bytes:
+        """The reply as the groups are to see it.
+
+        Args:
+            reply: one message of `Quorum`, without gRPC's five bytes before it.
+        """
+        try:
+            quorum = _read(reply)
+        except (_UnknownReplyError, IndexError):
+            return reply
+        offset = self._offset_of(quorum)
+        self.highest = max(self.highest, quorum.number + offset)
+        return reply if not offset else _renumbered(reply, quorum, quorum.number + offset)
+
+    def _offset_of(self, quorum: _Quorum) -> int:
+        if quorum.made < self._began:
+            return self._before
+        if quorum.made <= self._made:
+            return self.offset  # another manager's copy, or one that comes late
+        if self._anew(quorum):
+            self.restarts += 1
+            self._before, self._began = self.offset, quorum.made
+            self.offset = max(0, self.highest + 1 - quorum.number)
+        self._number, self._made, self._members = quorum.number, quorum.made, quorum.members
+        return self.offset
+
+    def _anew(self, quorum: _Quorum) -> bool:
+        if quorum.number < self._number:
+            return True
+        return quorum.number == self._number and quorum.members != self._members
+
+    # -- over a restart of the gate --------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """In plain JSON types."""
+        return {
+            "offset": self.offset,
+            "highest": self.highest,
+            "restarts": self.restarts,
+            "number": self._number,
+            "made": list(self._made),
+            "members": sorted(one.decode("utf-8", "surrogateescape") for one in self._members),
+            "before": self._before,
+            "began": list(self._began),
+        }
+
+    @classmethod
+    def from_json(cls, told: Any) -> QuorumIds:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return cls(
+                offset=_count(told["offset"]),
+                highest=_count(told["highest"]),
+                restarts=_count(told["restarts"]),
+                _number=int(told["number"]),
+                _made=(int(told["made"][0]), int(told["made"][1])),
+                _members=frozenset(
+                    str(one).encode("utf-8", "surrogateescape") for one in told["members"]
+                ),
+                _before=_count(told["before"]),
+                _began=(int(told["began"][0]), int(told["began"][1])),
+            )
+        except (KeyError, IndexError, TypeError, AttributeError) as exc:
+            raise ValueError(f"no memory of quorum ids: {type(exc).__name__}: {exc}") from exc
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _ID_MOST:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+# -- protobuf, as far as needed ----------------------------------------------------------------
+
+
+def _read(reply: bytes) -> _Quorum:
+    """LighthouseQuorumResponse: 1 is the quorum; of it 1 number, 2 members, 3 when it was made."""
+    found = [field for field in _fields(reply, 0, len(reply)) if field[0] == 1]
+    if len(found) != 1 or found[0][1] != _BYTES:
+        raise _UnknownReplyError
+    _, _, size_at, begin, end = found[0]
+    number, number_at, made = None, (begin, begin), (0, 0)
+    members = set()
+    for name, kind, value_at, first, last in _fields(reply, begin, end):
+        if name == 1 and kind == _VARINT:
+            number, number_at = _varint(reply, value_at, end)[0], (value_at, last)
+        elif name == 2 and kind == _BYTES:
+            members.add(_text(reply, first, last))
+        elif name == 3 and kind == _BYTES:
+            made = _timestamp(reply, first, last)
+    if number is None or number >= _ID_MOST or not members or made == (0, 0):
+        raise _UnknownReplyError
+    return _Quorum(number, made, frozenset(members), (begin, end), (size_at, begin), number_at)
+
+
+def _text(reply: bytes, begin: int, end: int) -> bytes:
+    """A member's replica id: field 1."""
+    for name, kind, _, first, last in _fields(reply, begin, end):
+        if name == 1 and kind == _BYTES:
+            return reply[first:last]
+    raise _UnknownReplyError
+
+
+def _timestamp(reply: bytes, begin: int, end: int) -> tuple[int, int]:
+    parts = {1: 0, 2: 0}
+    for name, kind, value_at, _, _ in _fields(reply, begin, end):
+        if name in parts and kind == _VARINT:
+            parts[name] = _varint(reply, value_at, end)[0]
+    return parts[1], parts[2]
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Number, wire type, where its value or length stands, where its content begins and ends."""
+    while at < end:
+        key, value_at = _varint(data, at, end)
+        kind = key & 7
+        if kind == _VARINT:
+            first, last = value_at, _varint(data, value_at, end)[1]
+        elif kind == _BYTES:
+            size, first = _varint(data, value_at, end)
+            last = first + size
+        elif kind in _FIXED:
+            first, last = value_at, value_at + _FIXED[kind]
+        else:
+            raise _UnknownReplyError
+        if last > end:
+            raise _UnknownReplyError
+        yield key >> 3, kind, value_at, first, last
+        at = last
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise _UnknownReplyError
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _renumbered(reply: bytes, quorum: _Quorum, number: int) -> bytes:
+    begin, end = quorum.outer
+    inner = reply[begin : quorum.at[0]] + _encoded(number) + reply[quorum.at[1] : end]
+    return reply[: quorum.outer_size[0]] + _encoded(len(inner)) + inner + reply[end:]

@@ -1,0 +1,101 @@
+"""docs/eviction-matrix.md, from the rows. Pure but for `write`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.campaign import results
+from tests.matrix.cases import FAULTS, JOIN_TIMEOUT_MS
+
+Line = Mapping[str, Any]
+
+_HEAD: Final = """\
+# Evictions on real fleets
+
+Written by `make matrix`; do not edit. Real fleets on gloo (three replica groups of one rank; two of
+two for the mismatch), a real Lighthouse, a fault in the middle of training. Seconds after it:
+
+- **told**: the incident fires. **decided**: the eviction is decided and written down. **gone**: the
+  launcher saw the group's processes end. **left**: a quorum without it was seen.
+- **survivors**: the first of three commits in a row of another group at the pace from before (at
+  most twice its step time apart), from the trainers' own status files, with lightkeeper and
+  without. **back**: the first commit of the group's new processes.
+- Lighthouse *down*: killed {down_after:.0f} s after the fault,
+  started again {down_for:.0f} s later.
+- Ranks are forked from one process that has imported torch, so **back** has no import in it
+  (`tests/campaign/forks.py`). Budgets and cool-down are off: each fault comes as on a calm day.
+- Bold: not as it should be. `-`: did not happen while it was watched.
+"""
+
+
+def write(path: Path, out: Path) -> None:
+    """Write the page from the results file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(results.read(out)))
+
+
+def render(lines: Sequence[Line]) -> str:
+    """The whole page."""
+    from tests.matrix.runner import DOWN_AFTER_S, DOWN_FOR_S
+
+    parts = [_HEAD.format(down_after=DOWN_AFTER_S, down_for=DOWN_FOR_S)]
+    for timeouts, join_ms in JOIN_TIMEOUT_MS.items():
+        mine = [line for line in lines if line["timeouts"] == timeouts]
+        if mine:
+            whose = "TorchFT's defaults" if timeouts == "default" else "AMD's deployment"
+            parts.append(f"## {whose} (`join_timeout_ms` {join_ms})\n\n{_table(mine)}")
+    if lines:
+        parts.append(_facts(lines))
+    return "\n".join(parts)
+
+
+_COLUMNS: Final = (
+    "to_firing", "to_decided", "to_gone", "to_left_quorum", "to_survivors", "to_back",
+)  # fmt: skip
+
+
+def _table(lines: Sequence[Line]) -> str:
+    head = (
+        "| fault | Lighthouse | beside the job | told | decided | gone | left | survivors | back "
+        "| host before, after | others that ended |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    order = list(FAULTS)
+    ordered = sorted(
+        lines,
+        key=lambda one: (order.index(one["fault"]), one["lighthouse"] == "down",
+                         one["keeper"], one["gate"]),
+    )  # fmt: skip
+    return head + "".join(_row(line) for line in ordered)
+
+
+def _row(line: Line) -> str:
+    beside = "nobody"
+    if line["keeper"]:
+        beside = "lightkeeper, gate" if line["gate"] else "lightkeeper"
+    cells = [_seconds(line[name]) for name in _COLUMNS]
+    if line["keeper"] and line["to_survivors"] is None:
+        cells[4] = "**-**"
+    hosts = f"{line['host']}, {line['host_back'] or '-'}"
+    crashed = ", ".join(f"{name} {at_s:.0f}" for name, at_s in sorted(line["crashed"].items()))
+    ended = crashed or "none"
+    if line["problems"]:
+        ended += f" **{'; '.join(line['problems'])}**"
+    fault = f"{line['fault']} ({line['shape']})" if line["shape"] == "2x2" else line["fault"]
+    return "| " + " | ".join([fault, line["lighthouse"], beside, *cells, hosts, ended]) + " |\n"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _facts(lines: Iterable[Line]) -> str:
+    lines = list(lines)
+    machines, codes = ({line[key] for line in lines} for key in ("machine", "code"))
+    loads = [line["load"] for line in lines]
+    return (
+        f"{len(lines)} runs, on {', '.join(sorted(machines))}, load {min(loads):.0f} to "
+        f"{max(loads):.0f}, of the code at {', '.join(sorted(codes))}.\n"
+    )

@@ -1,0 +1,134 @@
+"""The count of quorums over restarts of a Lighthouse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.gate.quorum_ids import QuorumIds
+
+REAL = bytes.fromhex(
+    "0a2f0801121d0a0672675f313a62120a687474703a2f2f683a311a03683a3220052801"
+    "1a0c08eba489d80610c18ed59a01"
+)
+"""A reply of TorchFT 0.2.0's Lighthouse."""
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def sized(field: int, data: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + varint(len(data)) + data
+
+
+def reply(number: int, made: float, *members: str, more: bytes = b"") -> bytes:
+    seconds, nanos = int(made), round(made % 1 * 1e9)
+    when = b"\x08" + varint(seconds) + (b"\x10" + varint(nanos) if nanos else b"")
+    people = b"".join(sized(2, sized(1, name.encode()) + b"\x20\x05") for name in members)
+    return sized(1, b"\x08" + varint(number) + people + sized(3, when)) + more
+
+
+def number_of(passed: bytes) -> int:
+    """Of a quorum with a number below 128 that is shorter than 128 bytes."""
+    assert (passed[0], passed[2]) == (0x0A, 0x08)
+    assert passed[1] < 0x80
+    assert passed[3] < 0x80
+    return passed[3]
+
+
+def test_a_real_reply_of_a_lighthouse_that_never_restarted_passes_untouched():
+    ids = QuorumIds()
+    assert ids.passed(REAL) == REAL
+    assert ids.highest == 1
+
+
+def test_after_a_restart_it_goes_on_counting_where_the_former_one_ended():
+    ids = QuorumIds()
+    for number, made in ((1, 100.0), (2, 110.0), (3, 120.0)):
+        ids.passed(reply(number, made, "a", "b", "c"))
+    assert ids.passed(reply(1, 150.0, "a", "b")) == reply(4, 150.0, "a", "b")
+    assert ids.passed(reply(2, 160.0, "a", "b", "c")) == reply(5, 160.0, "a", "b", "c")
+    assert ids.restarts == 1
+
+
+def test_every_member_is_told_the_same_number():
+    ids = QuorumIds()
+    ids.passed(reply(300, 100.0, "a", "b"))
+    first = ids.passed(reply(1, 150.0, "a", "b"))
+    assert ids.passed(reply(1, 150.0, "a", "b")) == first == reply(301, 150.0, "a", "b")
+
+
+def test_the_same_number_with_other_members_is_another_quorum():
+    ids = QuorumIds()
+    ids.passed(reply(1, 100.0, "a", "b", "c"))
+    assert ids.passed(reply(1, 150.0, "a", "b")) == reply(2, 150.0, "a", "b")
+
+
+def test_the_same_number_with_the_same_members_needs_no_new_meeting():
+    ids = QuorumIds()
+    ids.passed(reply(1, 100.0, "a", "b"))
+    assert ids.passed(reply(1, 150.0, "a", "b")) == reply(1, 150.0, "a", "b")
+    assert ids.restarts == 0
+
+
+def test_a_reply_of_the_former_life_that_comes_late_keeps_its_number():
+    ids = QuorumIds()
+    ids.passed(reply(2, 110.0, "a", "b"))
+    ids.passed(reply(1, 150.0, "a"))
+    assert ids.passed(reply(2, 110.0, "a", "b")) == reply(2, 110.0, "a", "b")
+
+
+def test_an_older_copy_is_no_new_beginning():
+    ids = QuorumIds()
+    ids.passed(reply(6, 110.0, "a", "b"))
+    assert ids.passed(reply(5, 109.0, "a", "b")) == reply(5, 109.0, "a", "b")
+    assert ids.restarts == 0
+
+
+def test_what_follows_the_quorum_stays_as_it_is():
+    ids = QuorumIds(offset=1000, highest=1000)
+    more = sized(9, b"unknown")
+    assert ids.passed(reply(1, 150.0, "a", more=more)) == reply(1001, 150.0, "a", more=more)
+
+
+def test_it_survives_a_restart_of_the_gate():
+    ids = QuorumIds()
+    ids.passed(reply(7, 100.0, "a", "b"))
+    ids.passed(reply(1, 150.0, "a", "b"))
+    again = QuorumIds.from_json(json.loads(json.dumps(ids.to_json())))
+    assert again == ids
+    assert again.passed(reply(2, 160.0, "a")) == reply(9, 160.0, "a")
+
+
+@pytest.mark.parametrize("told", [None, 7, {}, {"offset": -1}, {"offset": "1"}])
+def test_a_memory_that_is_none_is_refused(told: object):
+    with pytest.raises(ValueError, match=r"memory|count"):
+        QuorumIds.from_json(told)
+
+
+@given(st.binary(max_size=200))
+def test_what_cannot_be_understood_passes_untouched(data: bytes):
+    ids = QuorumIds()
+    assert ids.passed(data) == data
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=30))
+def test_no_number_is_told_for_two_different_quorums(events: list[tuple[bool, int]]):
+    """A Lighthouse that restarts at any time, members that come and go."""
+    ids, number, made, last = QuorumIds(), 0, 100.0, None
+    told: dict[int, frozenset[str]] = {}
+    for restarts, more in events:
+        members = frozenset(f"rg_{index}" for index in range(more + 1))
+        number, last = (0, None) if restarts else (number, last)
+        number += members != last
+        made, last = made + 1.0, members
+        now = number_of(ids.passed(reply(number, made, *sorted(members))))
+        assert told.setdefault(now, members) == members
