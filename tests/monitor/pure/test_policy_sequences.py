@@ -208,6 +208,6 @@ def sequence(seed: int, ticks: int = TICKS) -> Sequence:
     return made
 
 
-@pytest.mark.parametrize("seed", range(25 * DEEP))
+@pytest.mark.parametrize("seed", range(10 * DEEP))
 def test_no_sequence_of_faults_and_heals_breaks_a_guard(seed) -> None:
     assert sequence(seed).broken == []
