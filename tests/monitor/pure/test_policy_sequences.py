@@ -1,6 +1,6 @@
 """What must hold for every sequence of faults and heals, whatever the operator does meanwhile.
 
-A sequence is its seed: `sequence(17)` is the same everywhere. LIGHTKEEPER_DEEP=8 runs 200.
+A sequence is its seed: `sequence(17)` is the same everywhere. LIGHTKEEPER_DEEP=20 runs 200.
 """
 
 from __future__ import annotations
