@@ -130,7 +130,10 @@ def send(channel: socket.socket, data: bytes, *files: int) -> bool:
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     """One datagram and the files that came with it; empty when the other end is gone."""
-    data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(8 * 4))
+    try:
+        data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(8 * 4))
+    except ConnectionResetError:  # it was killed with something of ours unread
+        return b"", []
     files = array.array("i")
     for level, kind, body in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -86,14 +86,15 @@ def run(options: Options, given: Inheritance) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's where it is installed: asyncio's own does the same at about twice the cost."""
+    """Uvloop's where it is installed: about 5 % cheaper than asyncio's own (docs/gate.md)."""
     if os.environ.get("LIGHTKEEPER_GATE_LOOP") == "asyncio":
         return None
     try:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _serve(options: Options, given: Inheritance) -> None:

@@ -48,6 +48,8 @@ class Fleet:
     folder: Path
     trainer_options: Sequence[str] = ()
     monitor_options: Sequence[str] = MONITOR_OPTIONS
+    rust_log: str = "warn"
+    """What TorchFT's own part logs; at info it tells why a quorum failed."""
     address: str = "127.0.0.1"
     """Where Lighthouse and monitor are reached."""
     lighthouse_port: int = field(default_factory=free_port)
@@ -175,7 +177,7 @@ class Fleet:
             "LIGHTKEEPER_JOB": "campaign",
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            "RUST_LOG": "warn",
+            "RUST_LOG": self.rust_log,
             "PYTHONUNBUFFERED": "1",
         }
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ class MatrixFleet(Fleet):
         """End everything that was started."""
         super().stop()
         if "gate" in self.processes:
-            self.kill("gate")
+            self.kill("gate", signal.SIGTERM)
         if self.setting.special == "cut":
             with contextlib.suppress(FleetError):
                 _ip(f"netns del {self.netns}")  # its link goes with it
@@ -152,4 +153,5 @@ class MatrixFleet(Fleet):
     @classmethod
     def of(cls, setting: Setting, folder: Path) -> MatrixFleet:
         """A fleet of this setting."""
-        return cls(shape=setting.shape, folder=folder, setting=setting)
+        rust_log = "info" if setting.special == "rogue" else "warn"
+        return cls(shape=setting.shape, folder=folder, setting=setting, rust_log=rust_log)

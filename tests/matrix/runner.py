@@ -29,7 +29,7 @@ CALM_S: Final = 3.0
 KEPT_OUT_S: Final = 90.0
 """A group whose launcher starts it again at once is tried in vain for so long: 60 s of quorum
 timeout, and a restart after it."""
-_REFUSED: Final = "is quarantined"
+_REFUSED: Final = "lightkeeper: "
 SLOW_SETTLE_S: Final = 20.0
 """A straggler is found by its pace: calm before it."""
 
@@ -202,8 +202,10 @@ class Runner:
 
     def _rogue(self, fleet: MatrixFleet, row: Row, since_s: float) -> bool:
         """Whether the group came back though its host is quarantined, or was kept out for long."""
-        log = fleet.folder / "logs" / f"{row['group']}.log"
-        told = [line for line in log.read_text(errors="replace").splitlines() if _REFUSED in line]
+        log = fleet.folder / "logs" / "zygote.log"
+        own = fleet.folder / "logs" / f"{row['group']}.log"
+        lines = (log.read_text(errors="replace") + own.read_text(errors="replace")).splitlines()
+        told = [line for line in lines if _REFUSED in line]
         row["told"] = told[-1].strip()[:300] if told else None
         row["kept_out_s"] = None
         if row["to_survivors"] is None or row["to_back"] is not None:
