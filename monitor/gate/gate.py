@@ -15,6 +15,7 @@ from monitor.gate.group_side import GroupSide
 from monitor.gate.ledger import Entry, Ledger
 from monitor.gate.lighthouse import Lighthouse
 from monitor.gate.messages import read_asking, read_heartbeat
+from monitor.gate.quorum_ids import QuorumIds
 from monitor.gate.stream import Kind, Stage, Stream
 from monitor.gate.view import GateView
 
@@ -49,6 +50,7 @@ class GateCore:
         self.hold_s = hold_s
         self.doorman = Doorman()
         self.ledger = Ledger()
+        self.quorum_ids = QuorumIds()
         self.clients: set[GroupSide] = set()
         self.lighthouse = Lighthouse(self, *lighthouse)
         self._waiting: set[GroupSide] = set()

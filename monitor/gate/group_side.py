@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 STREAMS_MAX: Final = 100
 """Calls under way of one client; a manager has two."""
+_REPLY_MAX: Final = 512 * 1024
+"""A quorum of 2,500 groups. A longer one passes as it comes: more would not fit the window."""
 _RESETS_MAX: Final = 1000
 """Calls that a client may cancel beyond those that were answered, before it is sent away."""
 _SETTINGS: Final = {
@@ -265,13 +267,22 @@ class GroupSide(Connection):
     def answer_headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
         """An answer begins or ends."""
         self._begin_answer(stream)
+        if stream.reply:  # less than a message, and no more comes
+            self.send_data(stream.number, bytes(stream.reply), end=False)
+            stream.reply.clear()
         self.send_headers(stream.number, block, end=end)
         if end:
             self._answered(stream)
 
     def answer_data(self, stream: Stream, data: bytes, *, end: bool) -> None:
-        """A part of an answer."""
+        """A part of an answer; a quorum passes as a whole, see `quorum_ids`."""
         self._begin_answer(stream)
+        if stream.kind is Kind.QUORUM and not stream.replied:
+            stream.reply += data
+            if not end and whole(stream.reply) is False and len(stream.reply) < _REPLY_MAX:
+                return
+            data, stream.replied = self._core.quorum_ids.framed(bytes(stream.reply)), True
+            stream.reply.clear()
         self.send_data(stream.number, data, end=end)
         if end:
             self._answered(stream)

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from monitor.gate.messages import PREFIX_BYTES, whole
+
 _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
@@ -80,6 +82,16 @@ class QuorumIds:
         offset = self._offset_of(quorum)
         self.highest = max(self.highest, quorum.number + offset)
         return reply if not offset else _renumbered(reply, quorum, quorum.number + offset)
+
+    def framed(self, message: bytes) -> bytes:
+        """The same of a whole gRPC message; one that is compressed, or none, passes untouched."""
+        if whole(message) is not True:
+            return message
+        reply = message[PREFIX_BYTES:]
+        passed = self.passed(reply)
+        if passed is reply:
+            return message
+        return message[:1] + len(passed).to_bytes(PREFIX_BYTES - 1, "big") + passed
 
     def _offset_of(self, quorum: _Quorum) -> int:
         if quorum.made < self._began:

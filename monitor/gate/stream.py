@@ -67,6 +67,10 @@ class Stream:
     since_s: float = 0.0
     """Since when it is at its stage."""
     due_s: float = 0.0
+    reply: bytearray = field(default_factory=bytearray)
+    """Of a quorum: what came of the answer's message so far."""
+    replied: bool = False
+    """Whether it went on: what follows is passed as it comes."""
     answered: bool = False
     """Whether a part of the answer went to the client: from then on nobody is asked again."""
 

@@ -146,6 +146,32 @@ def test_a_lighthouse_that_is_killed_and_comes_back_ends_nobody(
             assert min(group.members[-3:]) == 3, "nobody trained alone"
 
 
+def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
+    fresh: tuple[Lighthouse, Gate],
+) -> None:
+    """Managers meet at a place named after it, which still holds the former quorum's addresses."""
+    lighthouse, gate = fresh
+    groups = train(gate, ["rg_0:a", "rg_1:a", "rg_2:a"])
+    with running(*groups):
+        whole(groups)
+        groups[2].stop()
+        wait_for(lambda: groups[0].members[-1] == 2, within_s=10, what="two go on")
+        groups[0].commits_more(3)
+        before = max(groups[0].quorum_ids)
+        count = groups[0].commits
+        lighthouse.kill()
+        wait_for(lambda: gate.view()["lighthouse_up"] is False, within_s=5, what="it is missed")
+        lighthouse.start()
+        with running(late := Group("rg_3:a", gate.url).start()):
+            wait_for(lambda: late.members[-1:] == [3], within_s=10, what="another one is let in")
+            late.commits_more(3)
+            groups[0].commits_more(3)
+        after = list(zip(groups[0].quorum_ids, groups[0].members, strict=False))[count + 2 :]
+        assert min(number for number, _ in after) >= before
+        assert len({number for number, _ in after}) == len(set(after)), "one id, one quorum"
+        assert max(number for number, _ in after) > before
+
+
 @pytest.mark.parametrize("who", ["worker", "keeper"])
 @pytest.mark.parametrize("when", ["between", "during"])
 def test_a_gate_that_is_killed_disturbs_no_commit(
