@@ -23,8 +23,8 @@ DATAGRAM_MAX: Final = 192 * 1024
 _ASKED_MAX: Final = 64 * 1024
 """A larger quorum request is not kept: it is lost with its worker, as without a keeper."""
 
-OPTIONS, LISTENERS, CLIENT, ASKED, OVER, LEFT, DENIED, GO, ALIVE = (
-    b"O", b"L", b"C", b"Q", b"A", b"X", b"D", b"G", b".",
+OPTIONS, LISTENERS, CLIENT, ASKED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE = (
+    b"O", b"L", b"C", b"Q", b"A", b"X", b"D", b"N", b"G", b".",
 )  # fmt: skip
 
 

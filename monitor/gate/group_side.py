@@ -281,11 +281,20 @@ class GroupSide(Connection):
             stream.reply += data
             if not end and whole(stream.reply) is False and len(stream.reply) < _REPLY_MAX:
                 return
-            data, stream.replied = self._core.quorum_ids.framed(bytes(stream.reply)), True
+            data, stream.replied = self._numbered(bytes(stream.reply)), True
             stream.reply.clear()
         self.send_data(stream.number, data, end=end)
         if end:
             self._answered(stream)
+
+    def _numbered(self, message: bytes) -> bytes:
+        """The keeper knows of another number before the client does."""
+        ids, keeping = self._core.quorum_ids, self._arrivals.keeping
+        before = ids.highest
+        passed = ids.framed(message)
+        if keeping is not None and ids.highest != before:
+            keeping.numbered(self._core)
+        return passed
 
     def _begin_answer(self, stream: Stream) -> None:
         if not stream.answered:

@@ -46,6 +46,8 @@ class Estate:
     listeners: list[socket.socket]
     page: Page
     denied: bytes | None = None
+    numbers: bytes | None = None
+    """How far the quorum ids are."""
     clients: dict[bytes, int] = field(default_factory=dict)
     """Key to a duplicate of the socket."""
     asked: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
@@ -66,6 +68,8 @@ class Estate:
             self._forget(key)
         elif kind == bequest.DENIED:
             self.denied = data[1:]
+        elif kind == bequest.NUMBERS:
+            self.numbers = data[1:]
         for file in files:
             os.close(file)
 
@@ -80,6 +84,8 @@ class Estate:
         bequest.send(channel, bequest.LISTENERS, *files, self.page.file)
         if self.denied is not None:
             bequest.send(channel, bequest.DENIED + self.denied)
+        if self.numbers is not None:
+            bequest.send(channel, bequest.NUMBERS + self.numbers)
         for key, file in self.clients.items():
             bequest.send(channel, bequest.CLIENT + key, file)
             for body in self.asked.get(key, {}).values():

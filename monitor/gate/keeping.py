@@ -76,6 +76,10 @@ class Keeping:
         if len(body) < bequest.DATAGRAM_MAX:
             self._send(bequest.DENIED + body)
 
+    def numbered(self, core: GateCore) -> None:
+        """The groups are about to be told another quorum id."""
+        self._send(bequest.NUMBERS + json.dumps(core.quorum_ids.to_json()).encode())
+
     def _send(self, data: bytes, *files: int) -> None:
         if not bequest.send(self._channel, data, *files):
             self.missed += 1
@@ -128,6 +132,7 @@ class Keeping:
         bequest.send(heir, bequest.LISTENERS, *files, self.page.file)
         self._channel = heir
         self.denied(core)
+        self.numbered(core)
         for client in list(core.clients):
             found = client.transport.get_extra_info("socket")
             if found is not None and not client.transport.is_closing():

@@ -25,6 +25,7 @@ from monitor.gate.gate import HOLD_S, TICK_S, GateCore
 from monitor.gate.heir import inherit
 from monitor.gate.keeping import Keeping
 from monitor.gate.memory import Memory
+from monitor.gate.quorum_ids import QuorumIds
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -74,6 +75,7 @@ class Inheritance:
     """To the keeper."""
     page: Page | None = None
     denied: tuple[Denial, ...] | None = None
+    numbers: QuorumIds | None = None
     clients: Mapping[int, socket.socket] = field(default_factory=dict)
     asked: Mapping[int, Sequence[Asked]] = field(default_factory=dict)
 
@@ -111,6 +113,8 @@ async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
     core = GateCore(options.lighthouse, SteadyClock().now_s, hold_s=options.hold_s)
     memory = Memory(options.state)
     core.deny(memory.recall() if given.denied is None else given.denied)
+    if given.numbers is not None:
+        core.quorum_ids = given.numbers
     desk = Desk(core, Arrivals(core), memory, options.token)
     works: list[Coroutine[Any, Any, None]] = [core.lighthouse.watch(), _tick(core), _forget(core)]
     if given.channel is not None and given.page is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from monitor.gate import bequest
 from monitor.gate.bequest import Asked, Page, read_asked
 from monitor.gate.denial import Denial, parse_denials
+from monitor.gate.quorum_ids import QuorumIds
 from monitor.gate.serve import Inheritance, Options, run
 
 
@@ -45,6 +46,7 @@ def take(channel: socket.socket) -> tuple[Options, Inheritance] | None:
     listeners: list[socket.socket] = []
     page: Page | None = None
     denied: tuple[Denial, ...] | None = None
+    numbers: QuorumIds | None = None
     clients: dict[int, socket.socket] = {}
     asked: dict[int, list[Asked]] = defaultdict(list)
     while True:
@@ -60,12 +62,14 @@ def take(channel: socket.socket) -> tuple[Options, Inheritance] | None:
             page = Page(page_file)
         elif kind == bequest.DENIED:
             denied = parse_denials(json.loads(body))
+        elif kind == bequest.NUMBERS:
+            numbers = QuorumIds.from_json(json.loads(body))
         elif kind == bequest.CLIENT:
             clients[int.from_bytes(body, "big")] = socket.socket(fileno=files[0])
         elif kind == bequest.ASKED:
             asked[int.from_bytes(body[:8], "big")].append(read_asked(body[8:]))
         elif kind == bequest.GO:
-            return options, Inheritance(listeners, channel, page, denied, clients, asked)
+            return options, Inheritance(listeners, channel, page, denied, numbers, clients, asked)
 
 
 def _options(data: Any) -> Options:

@@ -146,8 +146,9 @@ def test_a_lighthouse_that_is_killed_and_comes_back_ends_nobody(
             assert min(group.members[-3:]) == 3, "nobody trained alone"
 
 
+@pytest.mark.parametrize("worker", ["lives", "dies as well"])
 def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
-    fresh: tuple[Lighthouse, Gate],
+    fresh: tuple[Lighthouse, Gate], worker: str
 ) -> None:
     """Managers meet at a place named after it, which still holds the former quorum's addresses."""
     lighthouse, gate = fresh
@@ -159,6 +160,9 @@ def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
         groups[0].commits_more(3)
         before = max(groups[0].quorum_ids)
         count = groups[0].commits
+        if worker == "dies as well":
+            gate.kill_worker()
+            groups[0].commits_more(3)
         lighthouse.kill()
         wait_for(lambda: gate.view()["lighthouse_up"] is False, within_s=5, what="it is missed")
         lighthouse.start()
