@@ -74,13 +74,14 @@ def read_place() -> Place:
             f"trainer: {' and '.join(missing)} not set: start me under torchrun, with "
             "TORCHFT_LIGHTHOUSE=http://host:port (python -m trainer.train --help shows how)"
         )
+    meeting = os.environ.get("MASTER_ADDR", "")
     return Place(
         group=os.environ.get("REPLICA_GROUP") or os.environ.get("REPLICA_GROUP_ID") or "job",
         group_rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
         host=os.environ.get("LIGHTKEEPER_HOST"),
         # torchrun on one machine says `localhost`, for which the manager may take ::1 alone.
-        address=os.environ.get("MASTER_ADDR", "localhost").replace("localhost", "127.0.0.1"),
+        address="127.0.0.1" if meeting in ("", "localhost") else meeting,
     )
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from monitor.gate.protobuf import VARINT, fields, varint
 from monitor.names import Host, ReplicaId
 
 PREFIX_BYTES: Final = 5
 """Of a gRPC message: one byte whether it is compressed, four for its length."""
 _ID_MAX_BYTES: Final = 1024
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,37 +93,11 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     Raises:
         ValueError: it is not a protobuf message.
     """
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield number, value
-        elif kind in (_BYTES, _FIXED64, _FIXED32):
-            if kind == _BYTES:
-                length, at = _varint(data, at)
-            else:
-                length = 8 if kind == _FIXED64 else 4
-            if length > end - at:
-                raise ValueError("a field longer than its message")
-            yield number, data[at : at + length]
-            at += length
+    for field in fields(data, 0, len(data)):
+        if field.kind == VARINT:
+            yield field.number, varint(data, field.value_at, field.end)[0]
         else:
-            raise ValueError(f"wire type {kind}")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number that does not end")
+            yield field.number, data[field.begin : field.end]
 
 
 def _id(value: int | bytes | None) -> ReplicaId | None:

@@ -17,16 +17,12 @@ whenever the members change.) What cannot be understood passes untouched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from monitor.gate.messages import PREFIX_BYTES, whole
+from monitor.gate.protobuf import BYTES, VARINT, fields, varint
 
-_VARINT: Final = 0
-_BYTES: Final = 2
-_FIXED: Final[Mapping[int, int]] = {1: 8, 5: 4}
-"""Wire type -> bytes that follow."""
 _ID_MOST: Final = 2**62
 """A number that is larger is none that a Lighthouse counted to."""
 
@@ -77,7 +73,7 @@ class QuorumIds:
         """
         try:
             quorum = _read(reply)
-        except (_UnknownReplyError, IndexError):
+        except ValueError:
             return reply
         offset = self._offset_of(quorum)
         self.highest = max(self.highest, quorum.number + offset)
@@ -160,18 +156,18 @@ def _count(value: Any) -> int:
 
 def _read(reply: bytes) -> _Quorum:
     """LighthouseQuorumResponse: 1 is the quorum; of it 1 number, 2 members, 3 when it was made."""
-    found = [field for field in _fields(reply, 0, len(reply)) if field[0] == 1]
-    if len(found) != 1 or found[0][1] != _BYTES:
+    found = [field for field in fields(reply, 0, len(reply)) if field[0] == 1]
+    if len(found) != 1 or found[0][1] != BYTES:
         raise _UnknownReplyError
     _, _, size_at, begin, end = found[0]
     number, number_at, made = None, (begin, begin), (0, 0)
     members = set()
-    for name, kind, value_at, first, last in _fields(reply, begin, end):
-        if name == 1 and kind == _VARINT:
-            number, number_at = _varint(reply, value_at, end)[0], (value_at, last)
-        elif name == 2 and kind == _BYTES:
+    for name, kind, value_at, first, last in fields(reply, begin, end):
+        if name == 1 and kind == VARINT:
+            number, number_at = varint(reply, value_at, end)[0], (value_at, last)
+        elif name == 2 and kind == BYTES:
             members.add(_text(reply, first, last))
-        elif name == 3 and kind == _BYTES:
+        elif name == 3 and kind == BYTES:
             made = _timestamp(reply, first, last)
     if number is None or number >= _ID_MOST or not members or made == (0, 0):
         raise _UnknownReplyError
@@ -180,49 +176,18 @@ def _read(reply: bytes) -> _Quorum:
 
 def _text(reply: bytes, begin: int, end: int) -> bytes:
     """A member's replica id: field 1."""
-    for name, kind, _, first, last in _fields(reply, begin, end):
-        if name == 1 and kind == _BYTES:
+    for name, kind, _, first, last in fields(reply, begin, end):
+        if name == 1 and kind == BYTES:
             return reply[first:last]
     raise _UnknownReplyError
 
 
 def _timestamp(reply: bytes, begin: int, end: int) -> tuple[int, int]:
     parts = {1: 0, 2: 0}
-    for name, kind, value_at, _, _ in _fields(reply, begin, end):
-        if name in parts and kind == _VARINT:
-            parts[name] = _varint(reply, value_at, end)[0]
+    for name, kind, value_at, _, _ in fields(reply, begin, end):
+        if name in parts and kind == VARINT:
+            parts[name] = varint(reply, value_at, end)[0]
     return parts[1], parts[2]
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Number, wire type, where its value or length stands, where its content begins and ends."""
-    while at < end:
-        key, value_at = _varint(data, at, end)
-        kind = key & 7
-        if kind == _VARINT:
-            first, last = value_at, _varint(data, value_at, end)[1]
-        elif kind == _BYTES:
-            size, first = _varint(data, value_at, end)
-            last = first + size
-        elif kind in _FIXED:
-            first, last = value_at, value_at + _FIXED[kind]
-        else:
-            raise _UnknownReplyError
-        if last > end:
-            raise _UnknownReplyError
-        yield key >> 3, kind, value_at, first, last
-        at = last
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 64:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise _UnknownReplyError
 
 
 def _encoded(value: int) -> bytes:
