@@ -92,7 +92,8 @@ def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
         yield from _row("held", told)
     for rung in account.get("rungs", ()):
         result = f"{rung['result']}, " if rung["result"] else ""
-        told = f"{result}{_span(rung['seconds'])}: {rung['detail']}"
+        detail = rung["detail"].removeprefix(f"{rung['result']}: ")  # some rungs say it themselves
+        told = f"{result}{_span(rung['seconds'])}: {detail}"
         yield from _row(str(rung["rung"]).replace("_", " "), told)
     for progress in body.get("evictions", ()):
         if progress["failed"]:
