@@ -8,16 +8,13 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tests.campaign.fleet import Fleet, FleetError
 from tests.campaign.forks import ADDRESS
 from tests.matrix.cases import JOIN_TIMEOUT_MS, Setting
 from trainer import faults
 from trainer.demo.fleet import free_port
-
-_HERE: Final = "10.77.0.1"
-_THERE: Final = "10.77.0.2"
 
 
 def _ip(command: str) -> None:
@@ -37,7 +34,7 @@ class MatrixFleet(Fleet):
     def start(self) -> None:
         """Start everything; returns at once."""
         if self.setting.special == "cut":
-            self.address = _HERE
+            self.address = self.end_address("here")
             self._make_namespace()
         if self.setting.gate:
             self.monitor_options = (*self.monitor_options, "--gate", self.gate_admin)
@@ -94,12 +91,13 @@ class MatrixFleet(Fleet):
             return {"asks": False}
         if self.setting.special != "cut":
             return {}
-        address = _THERE if last else _HERE
+        end = "there" if last else "here"
+        address = self.end_address(end)
         return {
             "netns": self.netns if last else None,
             "environment": {
                 ADDRESS: address,
-                "GLOO_SOCKET_IFNAME": self.link("there" if last else "here"),
+                "GLOO_SOCKET_IFNAME": self.link(end),
                 "LIGHTKEEPER_BIND": address,
             },
         }
@@ -115,14 +113,18 @@ class MatrixFleet(Fleet):
         """Name of one end of its link."""
         return f"lk{end[0]}{self.gate_port}"
 
+    def end_address(self, end: str) -> str:
+        """Address of one end; several fleets may run side by side."""
+        return f"10.77.{self.gate_port % 256}.{1 if end == 'here' else 2}"
+
     def _make_namespace(self) -> None:
         here, there, name = self.link("here"), self.link("there"), self.netns
         for command in (
             f"netns add {name}",
             f"link add {here} type veth peer name {there} netns {name}",
-            f"addr add {_HERE}/30 dev {here}",
+            f"addr add {self.end_address('here')}/30 dev {here}",
             f"link set {here} up",
-            f"-n {name} addr add {_THERE}/30 dev {there}",
+            f"-n {name} addr add {self.end_address('there')}/30 dev {there}",
             f"-n {name} link set {there} up",
             f"-n {name} link set lo up",
         ):

@@ -61,7 +61,11 @@ class StepLog:
 
 
 class Runner:
-    """Keeps the fleet of one setting; starts another when one is beyond repair."""
+    """Keeps the fleet of one setting; starts another when one is beyond repair.
+
+    TorchFT alone gets a fleet for each run: what one fault leaves behind is not what the next one
+    is measured by.
+    """
 
     def __init__(self, setting: Setting, folder: Path | None = None) -> None:
         self._setting = setting
@@ -85,6 +89,8 @@ class Runner:
         Raises:
             FleetError: the fleet did not become whole, or the fault would not strike.
         """
+        if not self._setting.keeper:
+            self.close()
         fleet = self._ready()
         if case.fault == "slow":
             self._look_for(SLOW_SETTLE_S)
