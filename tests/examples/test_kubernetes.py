@@ -261,7 +261,9 @@ def test_monitor_and_gate_understand_their_arguments(fleet):
 
 def test_every_variable_that_is_set_is_one_that_is_read(fleet):
     sources = "\n".join(
-        path.read_text() for name in ("worker_server", "monitor") for path in (ROOT / name).rglob("*.py")
+        path.read_text()
+        for name in ("worker_server", "monitor")
+        for path in (ROOT / name).rglob("*.py")
     )
     told = {one["name"] for pod in groups(fleet) for one in container_of(pod)["env"]}
     for namespace in ("train", "lightkeeper"):
