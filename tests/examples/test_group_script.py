@@ -73,7 +73,7 @@ def test_a_refused_host_starts_nothing(stubs):
 def test_sigterm_reaches_torchrun_and_is_waited_for(stubs):
     act = "trap 'echo asked > asked; exit 143' TERM; touch ready; while :; do sleep 0.05; done"
     process = start(stubs, act)
-    wait_for(lambda: (stubs / "ready").exists(), within_s=30, what="torchrun")
+    wait_for((stubs / "ready").exists, within_s=30, what="torchrun")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
     assert (stubs / "asked").read_text() == "asked\n"

@@ -206,7 +206,7 @@ def test_no_pod_has_more_rights_than_a_process_needs(fleet):
 
 
 def test_only_the_monitor_may_speak_to_kubernetes(fleet):
-    """What it may, and that its code calls all of it: tests/monitor/schedulers/test_manifests.py."""
+    """What it may, and that its code asks for all of it: test_manifests.py beside its driver."""
     speaking = [pod["spec"].get("serviceAccountName") for pod in fleet.pods()
                 if pod["spec"].get("automountServiceAccountToken", True)]  # fmt: skip
     assert speaking == ["lightkeeper"]
@@ -260,11 +260,8 @@ def test_monitor_and_gate_understand_their_arguments(fleet):
 
 
 def test_every_variable_that_is_set_is_one_that_is_read(fleet):
-    sources = "\n".join(
-        path.read_text()
-        for name in ("worker_server", "monitor")
-        for path in (ROOT / name).rglob("*.py")
-    )
+    files = [path for name in ("worker_server", "monitor") for path in (ROOT / name).rglob("*.py")]
+    sources = "\n".join(path.read_text() for path in files)
     told = {one["name"] for pod in groups(fleet) for one in container_of(pod)["env"]}
     for namespace in ("train", "lightkeeper"):
         told |= set(settings(fleet, namespace))
