@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
+# pytest compiles each test file with its assertions explained: half a minute of CPU where nothing is kept
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
 
@@ -27,14 +29,14 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
-	$(BIN)/python -m pytest -q -m integration $(ARGS)
+	$(PYTEST) -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
+	$(PYTEST) -q -m integration $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
+	$(PYTEST) -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
-	$(BIN)/python -m pytest -q -m integration $(ARGS)
+	$(PYTEST) -q -m integration $(ARGS)
 
 check: lint types contracts  ## lint, types, import contracts
 
