@@ -157,7 +157,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other threshold of monitor/config.py, repeatable",
+        help="any other threshold of monitor/config/, repeatable",
     )
     add_notify_options(parser)
     add_scheduler_options(parser)
