@@ -1,6 +1,6 @@
 """Carries out an `Evict`: asks, then confirms by looking. Believes no answer.
 
-Belongs here: the ladder, its looks, its worker thread. Does not belong here: whether to evict
+Belongs here: the ladder, its looks, its worker thread (`worker`), how far each came (`cases`). Does not belong here: whether to evict
 (policy). Theory of operation: one worker thread takes one eviction at a time and climbs a ladder:
 
 1. evidence: flight records, stacks and states of the group are saved, see `monitor.evidence`;
