@@ -275,6 +275,7 @@ class Service:
         )
         auditor = Auditor(store, instruments, terms, remembered, log)
         quarantine.told = auditor.quarantined
+        self.rules.told = auditor.reloaded
         return auditor
 
     def _store_and_lease(self, url: str) -> tuple[Store, Lease]:
@@ -314,7 +315,7 @@ class Service:
     def reload(self) -> None:
         """Read the policy file again; a bad one changes nothing and is told."""
         try:
-            self.rules.reload(time.time())
+            self.rules.reload(time.time(), "SIGHUP")
         except PolicyError as exc:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from monitor.audit.case import Case, is_time
+from monitor.detectors.verdict import Kind
 from monitor.snapshot import EvictionProgress
 
 
@@ -86,7 +87,8 @@ def _causes(case: Case) -> Iterator[tuple[str, float]]:
         ("decided", decided_s(case)),
         ("asked", case.asked_s),
     )
-    return ((name, at_s) for name, at_s in moments if is_time(at_s))
+    skipped = ("seen", "firing") if case.incident.kind is Kind.BY_HAND else ()
+    return ((name, at_s) for name, at_s in moments if is_time(at_s) and name not in skipped)
 
 
 def _effects(case: Case) -> list[tuple[str, float]]:

@@ -75,12 +75,19 @@ def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[L
     yield from _title("What happened")
     yield from _wrapped("  ", sentence(str(body["reason"])))
     where = _list(account.get("ran_on", ()))
-    blamed = _list(body["culprits"]) or "nobody"
-    yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
+    if body["kind"] == "by_hand":  # nobody is accused of anything
+        yield from _row("group", f"{_list(body['groups'])}{f' on {where}' if where else ''}")
+    else:
+        yield from _blamed(body, where)
     if body["victims"]:
         yield from _row("waited", _list(body["victims"]))
     for source, seen in body["evidence"].items():
         yield from _row("seen", f"{source}: {seen}")
+
+
+def _blamed(body: Mapping[str, Any], where: str) -> Iterator[Line]:
+    blamed = _list(body["culprits"]) or "nobody"
+    yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
 
 
 def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]:

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Final
 
 from monitor.audit.books import Books
+from monitor.audit.by_hand import MANUAL, with_by_hand
 from monitor.audit.review import Review
 from monitor.chronicle import Chronicle
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
+from monitor.detectors.verdict import FAULTS
 from monitor.evictors import Order
 from monitor.incident import Incident
 from monitor.journal.writer import Stats
@@ -27,7 +28,6 @@ from monitor.keeper.observed import rungs_for
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
-from monitor.keeper.unfinished import MANUAL
 from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
@@ -281,7 +281,7 @@ class Keeper:
             now_s,
             incidents=last.incidents,
             detectors=dict.fromkeys(last.detectors, False),
-            unknown={kind.value: "the judgement of this tick crashed" for kind in Kind},
+            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
             health=last.health,
         )
 
@@ -333,7 +333,7 @@ class Keeper:
         if parts.auditor is not None:
             with self._part("audit"):
                 parts.auditor.took_place(snapshot, result.changed, before)
-                parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
+                parts.auditor.count(self._accounted(), chronicle.decisions(), snapshot.now_s)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
         incident = self._chronicle.get(evict.incident_id)
@@ -395,7 +395,7 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
-        incidents = self._chronicle.incidents()
+        incidents = self._accounted()
         rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
@@ -421,6 +421,15 @@ class Keeper:
             lighthouse=self._lighthouse,
         )
 
+    def _accounted(self) -> tuple[Incident, ...]:
+        """Incidents, and evictions by hand, which have an account too."""
+        auditor, chronicle = self._parts.auditor, self._chronicle
+        found = chronicle.incidents()
+        if auditor is not None:
+            with self._part("by hand"):
+                found = with_by_hand(found, chronicle.decisions(), auditor.books)
+        return found
+
     # -- said afterwards ----------------------------------------------------------------------
 
     def review(self, incident_id: IncidentId, said: Review) -> None:
@@ -430,14 +439,14 @@ class Keeper:
             NotPossible: there is no such incident, or nobody keeps books.
         """
         auditor = self._parts.auditor
-        if auditor is None or self._chronicle.get(incident_id) is None:
+        if auditor is None or all(one.id != incident_id for one in self._accounted()):
             raise NotPossible(f"no such incident: {incident_id}")
         auditor.review(incident_id, said)
         self._parts.store.flush()
 
     # -- by hand ------------------------------------------------------------------------------
 
-    def evict_by_hand(self, group: GroupName, reason: str) -> IncidentId:
+    def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
         """Evict a group because a person says so; no guard but the incarnation check applies.
 
         Raises:
@@ -457,6 +466,6 @@ class Keeper:
         with self._deciding:
             if self._docket.going(group):
                 raise NotPossible(f"{group} is being evicted already")
-            self._decided(evict, view.snapshot, author="a person")
+            self._decided(evict, view.snapshot, author=author)
             self._carry_out(view.snapshot)
         return incident_id
