@@ -170,6 +170,7 @@ def account_to_json(one: Account) -> dict[str, Any]:
                 "seconds": _round(span.seconds),
                 "result": span.result,
                 "detail": span.detail,
+                "deadline_s": _round(span.deadline_s),
             }
             for span in one.rungs
         ],
@@ -181,6 +182,7 @@ def account_to_json(one: Account) -> dict[str, Any]:
                 "seconds": _round(span.seconds),
                 "reason": span.reason,
                 "release": span.release,
+                "ended_by": span.ended_by,
             }
             for span in one.holds
         ],

@@ -20,6 +20,8 @@ def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
         return nothing("it never fired")
     if facts is None:
         return unknown(NO_FACTS)
+    if facts.within is not None:
+        return nothing(f"counted with {facts.within}")
     if facts.others == 0:
         return nothing("there was no other group")
     if verdict.kind is Kind.BY_HAND:
@@ -101,9 +103,7 @@ def eviction_cost(case: Case) -> Amount:
 
 
 def _new_quorum(case: Case, facts: FleetFacts) -> Amount:
-    """What an eviction by hand cost the others, unless an incident has it already."""
-    if facts.within is not None:
-        return nothing(f"counted with {facts.within}")
+    """What an eviction by hand cost the others."""
     asked_s = case.asked_s
     return nothing("nobody was asked") if asked_s is None else _stall(case, facts, asked_s)
 

@@ -28,14 +28,17 @@ class FleetFacts:
     back_on: Hosts = field(default_factory=dict)
     """Where they ran when they committed again."""
     within: IncidentId | None = None
-    """Of an eviction by hand: the incident that accused the group then, and has what it lost."""
+    """Whose account has what this one lost: that of the incident that accused a group when a person
+    evicted it, or that of the person's eviction where the incident came of it."""
     gpus_per_rank: float | None = None
     """What all of these ranks said of themselves, alike; None: they did not, or not alike."""
 
 
-def facts_of(snapshot: Snapshot, incident: Incident) -> FleetFacts:
+def facts_of(
+    snapshot: Snapshot, incident: Incident, within: IncidentId | None = None
+) -> FleetFacts:
     """The fleet as this tick shows it."""
-    return facts_of_groups(snapshot, incident.groups)
+    return facts_of_groups(snapshot, incident.groups, within)
 
 
 def facts_of_groups(

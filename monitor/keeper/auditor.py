@@ -183,7 +183,7 @@ class Auditor:
         known = self._books.facts.get(incident.id)
         facts = known
         if facts is None and incident.open:
-            facts = facts_of(snapshot, incident)
+            facts = facts_of(snapshot, incident, self._came_of(snapshot, incident))
         if facts is not None and not facts.back_on and incident.milestones.rejoined_s is not None:
             facts = with_return(facts, snapshot, incident)
         if facts is not None and facts != known:
@@ -209,6 +209,17 @@ class Auditor:
             self._desk.save_audit(key, AFTERMATH, aftermath_to_json(after))
         if after.rejoined_s is not None and not facts.back_on:
             self._keep_facts(key, return_to(facts, snapshot, {progress.group}))
+
+    def _came_of(self, snapshot: Snapshot, incident: Incident) -> IncidentId | None:
+        """The eviction by hand that a fault of the same group came of: its processes died, then."""
+        for one in snapshot.evictions:
+            after = self._books.aftermaths.get(one.incident_id)
+            back = after is not None and after.rejoined_s is not None
+            mine = one.incident_id.startswith(MANUAL) and incident.groups == (one.group,)
+            began_s = incident.milestones.first_seen_s
+            if mine and not back and one.asked_s <= began_s <= self._until_s(one):
+                return one.incident_id
+        return None
 
     def _until_s(self, progress: EvictionProgress) -> float:
         return progress.asked_s + self._books.terms.follow_s

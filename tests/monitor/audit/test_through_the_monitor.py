@@ -334,6 +334,28 @@ def test_what_an_accused_group_lost_is_counted_once_though_a_person_evicted_it(
     assert body["account"]["eviction_cost"]["low"] > 0
 
 
+def test_what_dies_of_an_eviction_by_hand_is_counted_with_it(monitor: Monitor) -> None:
+    monitor.tick()
+    incident_id = by_hand(monitor)
+    monitor.tick()
+    settled(monitor)
+    monitor.tick(moments(monitor.service.keeper._parts.clock.now_s() + 20))
+    lost = monitor.get("/v1/incidents/inc-1")["account"]["lost"]
+    assert (lost["low"], lost["high"]) == (0.0, 0.0)
+    assert lost["words"] == f"counted with {incident_id}; counted with {incident_id}"
+
+
+def test_every_incident_has_a_page_without_javascript(monitor: Monitor) -> None:
+    story(monitor)
+    for path in ("/incidents/inc", "/incidents"):
+        answer = requests.get(monitor.url + path, timeout=10)
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "inc-1" in answer.text
+        assert "<script" not in answer.text
+    assert requests.get(f"{monitor.url}/incidents/nobody", timeout=10).status_code == 404
+    assert 'href="/incidents"' in requests.get(monitor.url, timeout=10).text
+
+
 def test_an_eviction_by_hand_keeps_its_account_over_a_restart(
     options: Options, fleet: FakeFleet
 ) -> None:
