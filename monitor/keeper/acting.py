@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from monitor.audit.by_hand import MANUAL, with_by_hand
 from monitor.chronicle import Chronicle
 from monitor.config import KeeperConfig
 from monitor.evictors import Order
@@ -20,7 +21,6 @@ from monitor.keeper.docket import Docket
 from monitor.keeper.observed import rungs_for
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
-from monitor.keeper.unfinished import MANUAL
 from monitor.names import GroupName, IncidentId
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
@@ -124,7 +124,7 @@ class Acting:
         if parts.auditor is not None:
             with self._bulkheads.part("audit"):
                 parts.auditor.took_place(snapshot, result.changed, before)
-                parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
+                parts.auditor.count(self.accounted(), chronicle.decisions(), snapshot.now_s)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = AUTHOR) -> None:
         incident = self.chronicle.get(evict.incident_id)
@@ -166,7 +166,18 @@ class Acting:
 
     # -- by hand ------------------------------------------------------------------------------
 
-    def by_hand(self, group: GroupName, reason: str, view: View | None, epoch: int) -> IncidentId:
+    def accounted(self) -> tuple[Incident, ...]:
+        """Incidents, and evictions by hand, which have an account too."""
+        auditor, chronicle = self._parts.auditor, self.chronicle
+        found = chronicle.incidents()
+        if auditor is not None:
+            with self._bulkheads.part("by hand"):
+                found = with_by_hand(found, chronicle.decisions(), auditor.books)
+        return found
+
+    def by_hand(
+        self, group: GroupName, reason: str, author: str, view: View | None, epoch: int
+    ) -> IncidentId:
         """Evict a group because a person says so; no guard but the incarnation check applies.
 
         Raises:
@@ -181,6 +192,6 @@ class Acting:
             active = self._parts.evictors.active()
             if self.docket.going(group) or any(one.group == group for one in active):
                 raise NotPossible(f"{group} is being evicted already")
-            self._decided(evict, view.snapshot, epoch, author="a person")
+            self._decided(evict, view.snapshot, epoch, author=author)
             self._carry_out(view.snapshot)
         return incident_id

@@ -13,7 +13,7 @@ from dataclasses import replace
 from monitor.audit.books import Books
 from monitor.audit.review import Review
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
+from monitor.detectors.verdict import FAULTS
 from monitor.journal.writer import Stats
 from monitor.keeper.acting import Acting
 from monitor.keeper.bulkheads import Bulkheads
@@ -167,7 +167,7 @@ class Keeper:
             now_s,
             incidents=last.incidents,
             detectors=dict.fromkeys(last.detectors, False),
-            unknown={kind.value: "the judgement of this tick crashed" for kind in Kind},
+            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
             health=last.health,
         )
 
@@ -186,7 +186,7 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
-        incidents = self._acting.chronicle.incidents()
+        incidents = self._acting.accounted()
         rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
@@ -221,14 +221,14 @@ class Keeper:
             NotPossible: there is no such incident, or nobody keeps books.
         """
         auditor = self._parts.auditor
-        if auditor is None or self._acting.chronicle.get(incident_id) is None:
+        if auditor is None or all(one.id != incident_id for one in self._acting.accounted()):
             raise NotPossible(f"no such incident: {incident_id}")
         auditor.review(incident_id, said)
         self._parts.store.flush()
 
     # -- by hand ------------------------------------------------------------------------------
 
-    def evict_by_hand(self, group: GroupName, reason: str) -> IncidentId:
+    def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
         """Evict a group because a person says so; no guard but the incarnation check applies.
 
         Raises:
@@ -239,4 +239,4 @@ class Keeper:
         with self._acting.deciding:  # no handover in between
             if lease is not None and not self._handover.leading:
                 raise NotPossible(lease.standing().sentence())
-            return self._acting.by_hand(group, reason, self._view, self._handover.epoch)
+            return self._acting.by_hand(group, reason, author, self._view, self._handover.epoch)

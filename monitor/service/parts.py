@@ -198,6 +198,7 @@ class PartsMaker:
         )
         auditor = Auditor(self._store, self._instruments, terms, remembered, audit_log)
         self._quarantine.told = auditor.quarantined
+        self.rules.told = auditor.reloaded
         return auditor
 
     def _deeds(self, pipeline: Pipeline) -> DeedsMaker:

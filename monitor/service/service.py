@@ -69,7 +69,7 @@ class Service:
     def reload(self) -> None:
         """Read the policy file again; a bad one changes nothing and is told."""
         try:
-            self.rules.reload(time.time())
+            self.rules.reload(time.time(), "SIGHUP")
         except PolicyError as exc:
             for problem in exc.problems:
                 log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from monitor.config import KeeperConfig, deciding, detecting, keeping
 from monitor.config.config import RANGES
-from monitor.detectors.verdict import Kind, Severity
+from monitor.detectors.verdict import FAULTS, Kind, Severity
 from monitor.policy.options import GUARDS, THRESHOLDS, needs_restart
 from monitor.policy.rules import DEFAULT
 
@@ -71,7 +71,7 @@ TAIL = """\
 def example() -> str:
     """The whole file."""
     actions = (
-        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in Kind
+        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in FAULTS
     )
     guards = "\n".join(map(option, GUARDS))
     thresholds = "\n".join(map(option, THRESHOLDS))
