@@ -63,7 +63,7 @@ def test_no_quorum_id_comes_again_when_gate_and_lighthouse_were_both_killed(
     with running(lighthouse, gate):
         before = [quorum_id(gate, f"rg_{number}:a") for number in range(3)]
         gate.deny(DENIED)
-        wait_for(lambda: _reserved(state) > max(before), within_s=10, what="the disk knows")
+        known(state, before)
         for _ in range(2):
             gate.kill_both()
             if lighthouse_dies:
@@ -75,7 +75,12 @@ def test_no_quorum_id_comes_again_when_gate_and_lighthouse_were_both_killed(
             assert len(set(after)) == 3
             assert [one["name"] for one in gate.view()["denied"]] == ["rg_9:a"]
             before = after
-            wait_for(lambda: _reserved(state) > max(before), within_s=10, what="the disk knows")
+            known(state, before)
+
+
+def known(state: Path, told: list[int]) -> None:
+    """Wait until the disk is ahead of what was told."""
+    wait_for(lambda: _reserved(state) > max(told), within_s=10, what="the disk knows")
 
 
 def _reserved(state: Path) -> int:
