@@ -220,9 +220,10 @@ class Gate:
     def _answers(self) -> bool:
         assert self.process.poll() is None
         if not self.children():
-            return False  # what answers is the worker of a gate that died
+            return False
         with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.admin}/healthz", timeout=1).ok
+            said = requests.get(f"{self.admin}/healthz", timeout=1)
+            return said.ok and "the keeper is gone" not in said.text  # not a dead gate's worker
         return False
 
     def view(self) -> Any:
