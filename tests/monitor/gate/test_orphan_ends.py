@@ -1,4 +1,4 @@
-"""A worker without a keeper, in memory: when it ends by itself."""
+"""A worker without a keeper, in memory: its name, and when it ends by itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from monitor.gate import bequest
 from monitor.gate.keeping import Keeping
 from monitor.gate.orphan import Orphan
+from monitor.gate.serve import listen, resolve
+from monitor.gate.succession import told
 from tests.monitor.gate.wires import bench
 
 
@@ -41,3 +43,23 @@ def test_it_ends_when_nobody_has_been_connected_for_long_and_not_before(
         gate.loop.run_until_complete(serve_on())
         assert bool(ended) == (not clients)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")]
+)
+def test_it_waits_under_the_name_by_which_the_next_gate_asks(host: str, shown: str) -> None:
+    with listen(host, 0) as listener:
+        port = listener.getsockname()[1]
+        waits = bequest.successor_address(listener.getsockname(), 4711)
+        asks = bequest.successor_address(resolve(host, port)[1], "")
+    assert waits.startswith(asks)
+    assert told(waits) == f"{shown}:{port} (pid 4711)"
+
+
+@pytest.mark.parametrize("host", ["::", "0:0::0", "0.0.0.0"])
+def test_every_address_has_one_name(host: str) -> None:
+    name = bequest.successor_address(resolve(host, 29511)[1], "")
+    assert name.startswith(
+        b"\0lightkeeper-gate/2/0.0.0.0/" if "." in host else b"\0lightkeeper-gate/2/::/"
+    )
