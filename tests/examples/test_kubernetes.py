@@ -105,11 +105,11 @@ def test_groups_differ_in_their_names_alone(fleet):
 
 
 def test_all_groups_ask_the_same_lighthouse_through_the_gate(fleet):
-    assert settings(fleet, "train")["TORCHFT_LIGHTHOUSE"] == "http://gate.train:29511"
+    assert settings(fleet, "train")["TORCHFT_LIGHTHOUSE"] == "http://lightkeeper-gate.train:29511"
     assert settings(fleet, "lightkeeper") == {
         "MIN_REPLICAS": "3",
         "TORCHFT_LIGHTHOUSE": "http://lighthouse.train:29510",
-        "LIGHTKEEPER_GATE": "http://gate.train:8471",
+        "LIGHTKEEPER_GATE": "http://lightkeeper-gate.train:8471",
     }
     for pod in groups(fleet):
         container = container_of(pod)
@@ -170,9 +170,9 @@ def admitted(fleet, name, port, namespace="train"):
 
 def test_the_control_ports_hear_those_who_need_them_and_nobody_else(fleet):
     keeper, rank = {"app": "lightkeeper"}, {"role": "rank"}
-    assert admitted(fleet, "lighthouse", 29510) == [{"app": "gate"}, keeper]
-    assert admitted(fleet, "gate", 29511) == [rank]
-    assert admitted(fleet, "gate", 8471) == [keeper]
+    assert admitted(fleet, "lighthouse", 29510) == [{"app": "lightkeeper-gate"}, keeper]
+    assert admitted(fleet, "lightkeeper-gate", 29511) == [rank]
+    assert admitted(fleet, "lightkeeper-gate", 8471) == [keeper]
     assert admitted(fleet, "lightkeeper", 8470, "lightkeeper") == [rank]
     assert admitted(fleet, "ranks", 9470) == [rank, {"app": "lighthouse"}, keeper]
 
@@ -224,8 +224,9 @@ def test_no_probe_restarts_a_rank_and_its_pod_is_made_anew_rather_than_its_conta
         assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
         assert job["spec"]["podReplacementPolicy"] == "Failed"
         assert job["spec"]["backoffLimit"] > 10_000
-    lighthouse = container_of(fleet.one("Deployment", "lighthouse")["spec"]["template"])
-    assert "livenessProbe" not in lighthouse
+    for name in ("lighthouse", "lightkeeper-gate"):
+        container = container_of(fleet.one("Deployment", name)["spec"]["template"])
+        assert "livenessProbe" not in container
 
 
 def test_a_rank_has_the_time_to_end_that_torchrun_is_told(fleet):
@@ -251,7 +252,10 @@ def test_others_find_a_rank_by_the_name_that_torchft_hands_out(fleet):
 
 
 def test_monitor_and_gate_understand_their_arguments(fleet):
-    pods = [fleet.one("Deployment", "lightkeeper", "lightkeeper"), fleet.one("Deployment", "gate")]
+    pods = [
+        fleet.one("Deployment", "lightkeeper", "lightkeeper"),
+        fleet.one("Deployment", "lightkeeper-gate"),
+    ]
     for one in pods:
         command, *words = container_of(one["spec"]["template"])["args"]
         assert command == "lightkeeper"

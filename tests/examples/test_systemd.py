@@ -19,7 +19,7 @@ UNITS = sorted((EXAMPLES / "systemd").glob("*.service"))
 def words_of(path):
     unit = RawConfigParser(strict=False)
     unit.optionxform = str  # names of systemd are not lowered
-    unit.read(path)
+    unit.read_string(path.read_text().replace("\\\n", ""))
     return shlex.split(unit["Service"]["ExecStart"])
 
 
@@ -32,7 +32,9 @@ def test_systemd_reads_them_all(tmp_path):
         (programs / name).symlink_to("/bin/true")
     copies = []
     for path in UNITS:
-        text = path.read_text().replace("/opt/train/bin", str(programs))
+        text = path.read_text()
+        for place in ("/opt/train/bin", "/opt/lightkeeper/bin"):
+            text = text.replace(place, str(programs))
         copies.append(tmp_path / path.name)
         copies[-1].write_text(text.replace("/opt/train", str(tmp_path)))
     done = subprocess.run(
@@ -44,7 +46,7 @@ def test_systemd_reads_them_all(tmp_path):
 @pytest.mark.parametrize("name", ["gate", "monitor"])
 def test_ours_understand_their_arguments(name):
     program, *words = words_of(EXAMPLES / "systemd" / f"lightkeeper-{name}.service")
-    assert program == "/opt/train/bin/lightkeeper"
+    assert program == "/opt/lightkeeper/bin/lightkeeper"
     assert build_parser().parse_args(words).command == name
 
 
