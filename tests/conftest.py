@@ -1,8 +1,24 @@
-"""What holds for every test: how many examples a property is tried on."""
+"""What holds for every test: how many examples a property is tried on, and who goes first."""
 
+from __future__ import annotations
+
+import pytest
 from hypothesis import settings
 
 from tests.deep import DEEP
 
 settings.register_profile("lightkeeper", max_examples=30 * DEEP, deadline=None)
 settings.load_profile("lightkeeper")  # no deadline: a busy host is no defect of the code
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes is not begun last: one worker would do it while the other is idle."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    if group is None:
+        return 2
+    return 0 if group.args == ("fleets",) else 1

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitor.gate.groups import Gate, Lighthouse, free_port, running
+from tests.monitor.gate.groups import Gate, Lighthouse, running
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.skipif(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.monitor.shell.process import Monitor, environment
+from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.worker_server.pairs import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleets"), pytest.mark.timeout(300)]
 
 JOB = Path(__file__).with_name("plain_job.py")
 RANKS = 4

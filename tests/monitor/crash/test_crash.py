@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,18 +10,17 @@ import pytest
 
 from tests.deep import DEEP
 from tests.monitor.crash.story import Outcome, play
-from tests.monitor.store.postgres import Cluster, cluster
+from tests.monitor.store.postgres import Cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("postgresql"),
+    pytest.mark.timeout(900),
+]
 
 SEEDS = int(os.environ.get("LIGHTKEEPER_CRASHES", "0")) or (12 if DEEP == 1 else 50)
 AT_ONCE = 4
 """Stories wait more than they work."""
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Cluster]:
-    yield from cluster()
 
 
 def check(outcome: Outcome) -> None:

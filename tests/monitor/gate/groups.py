@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -258,10 +257,3 @@ def running(*parts: Any) -> Iterator[None]:
     finally:
         for part in parts:
             (part.kill if isinstance(part, Lighthouse) else part.stop)()
-
-
-def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

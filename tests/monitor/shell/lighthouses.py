@@ -46,12 +46,6 @@ def installations() -> dict[str, Path]:
     return made
 
 
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
 @contextmanager
 def lighthouse_process(
     library: Path, script: Path, port: int, *, bind: str = "127.0.0.1", **options: int

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.shell.process import TOKEN, Monitor, Training, free_port
-from tests.monitor.store.postgres import PASSWORD, Cluster, cluster
+from tests.monitor.shell.process import TOKEN, Monitor, Training
+from tests.monitor.store.postgres import PASSWORD
+from tests.ports import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("postgresql"),
+    pytest.mark.timeout(120),
+]
 
 HANDOVER_S = 10.0
 """What the issue asks for."""
@@ -131,11 +136,6 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
     assert lighthouse.kills == ["rg_1:u1"]
     wait_until(lambda: shown(standby) == shown(active), 10, "the standby shows the same")
     assert "lightkeeper_evictions_total{" not in standby.call("GET", "/metrics").text
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Cluster]:
-    yield from cluster()
 
 
 @pytest.mark.parametrize(
