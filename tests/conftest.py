@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -9,6 +11,13 @@ from tests.deep import DEEP
 
 settings.register_profile("lightkeeper", max_examples=30 * DEEP, deadline=None)
 settings.load_profile("lightkeeper")  # no deadline: a busy host is no defect of the code
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m integration` reads the files that have such tests: the others cost each worker 9 s."""
+    if config.getoption("markexpr") != "integration" or not collection_path.is_file():
+        return None
+    return None if "pytest.mark.integration" in collection_path.read_text("utf-8") else True
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
