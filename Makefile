@@ -4,6 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
+# Two processes each: tests wait more than they work. Files that share processes, and the fleets,
+# are groups (xdist_group), so that one process has them all, one after the other.
+UNIT        := -n 2 --dist worksteal -m 'not integration'
+INTEGRATION := -n 2 --dist loadgroup --no-loadscope-reorder -m integration
 
 .PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
 
@@ -27,14 +31,14 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
-	$(BIN)/python -m pytest -q -m integration $(ARGS)
+	$(BIN)/python -m pytest -q $(UNIT) $(ARGS)
+	$(BIN)/python -m pytest -q $(INTEGRATION) $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
+	$(BIN)/python -m pytest -q $(UNIT) $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
-	$(BIN)/python -m pytest -q -m integration $(ARGS)
+	$(BIN)/python -m pytest -q $(INTEGRATION) $(ARGS)
 
 check: lint types contracts  ## lint, types, import contracts
 
