@@ -15,7 +15,7 @@ from tests.monitor.shell.process import Monitor, environment
 from tests.ports import free_port
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleets"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).with_name("plain_job.py")
 RANKS = 4

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleets")]
+pytestmark = pytest.mark.integration
 
 
 def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:

@@ -17,7 +17,7 @@ from trainer.demo.options import parse
 from trainer.demo.scenario import wait_until_whole
 from trainer.demo.watch import MonitorAwayError, MonitorClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleets"), pytest.mark.timeout(330)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(330)]
 
 
 def quiet(_snapshot: dict[str, Any], _waiting_for: str) -> None:

@@ -25,7 +25,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleets"), pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(170)]
 
 
 @dataclass
