@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
-# Two processes each: tests wait more than they work. Files that share processes, and the fleets,
-# are groups (xdist_group), so that one process has them all, one after the other.
+# Two processes each: tests wait more than they work. tests/sharing.py says which integration tests
+# go together (the fleets do, one at a time).
 UNIT        := -n 2 --dist worksteal -m 'not integration'
-INTEGRATION := -n 2 --dist loadgroup --no-loadscope-reorder -m integration
+INTEGRATION := -n 2 --dist loadscope -m integration
 
 .PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
 

@@ -13,7 +13,7 @@ from tests.campaign import results
 from tests.integration.test_demo import processes_of
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fleets"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 
 
 def test_a_fault_is_judged_and_a_killed_campaign_leaves_nothing_behind(tmp_path: Path) -> None:

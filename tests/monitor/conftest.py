@@ -34,5 +34,5 @@ def fetcher() -> Iterator[Fetcher]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster]:
-    """One server for all: its tests are of one `xdist_group`."""
+    """One server for all: its tests are of one group (`tests.sharing`)."""
     yield from cluster()

@@ -13,11 +13,7 @@ from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for
 from trainer import faults, options, status
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.xdist_group("fleets"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 DEADLINE_S = 50.0
 

@@ -17,7 +17,7 @@ from tests.worker_server.pairs import Pairs
 from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("fates")]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

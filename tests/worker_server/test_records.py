@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("records")]
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 
 UNRECORDED = {"send"}

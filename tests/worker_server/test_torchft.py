@@ -39,8 +39,6 @@ from worker_server.page.writer import PageWriter  # noqa: E402
 from worker_server.reporter import Reporter  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-ONE_JOB = pytest.mark.xdist_group("torchft")
-"""Of the tests that look at what `job` left."""
 
 
 # -- two replica groups, a heal and a death -------------------------------------------------------
@@ -67,7 +65,6 @@ def read(page):
 
 
 @pytest.mark.integration
-@ONE_JOB
 def test_every_step_of_a_manager_is_a_step_of_the_rank(job):
     pages, seen = job
     rows, _ = pages["a"].steps(0, time.monotonic_ns())
@@ -83,7 +80,6 @@ def test_every_step_of_a_manager_is_a_step_of_the_rank(job):
 
 
 @pytest.mark.integration
-@ONE_JOB
 def test_a_group_that_heals_goes_on_with_the_steps_of_the_others(job):
     pages, seen = job
     rows, _ = pages["b"].steps(0, time.monotonic_ns())
@@ -93,7 +89,6 @@ def test_a_group_that_heals_goes_on_with_the_steps_of_the_others(job):
 
 
 @pytest.mark.integration
-@ONE_JOB
 def test_collectives_across_groups_are_one_by_quorum_and_sequence(job):
     a, b = (read(job[0][name])[0] for name in "ab")
     mine = {(e.quorum, e.seq): (e.op, e.sizes_in, e.dtype, e.reduce_op) for e in a}
@@ -109,7 +104,6 @@ def test_collectives_across_groups_are_one_by_quorum_and_sequence(job):
 
 
 @pytest.mark.integration
-@ONE_JOB
 def test_an_error_that_torchft_swallows_is_on_record(job):
     pages, seen = job
     ring, _, _ = read(pages["a"])
@@ -120,7 +114,6 @@ def test_an_error_that_torchft_swallows_is_on_record(job):
 
 
 @pytest.mark.integration
-@ONE_JOB
 def test_the_head_counts_in_the_newest_quorum(job):
     ring, _, (head,) = read(job[0]["a"])
     newest = [e for e in ring if e.quorum == ring[-1].quorum]
@@ -129,7 +122,6 @@ def test_the_head_counts_in_the_newest_quorum(job):
 
 
 @pytest.mark.integration
-@ONE_JOB
 def test_quorums_configurations_and_checkpoints_are_timed(job):
     pages, seen = job
     a, b = pages["a"].times(), pages["b"].times()

@@ -17,7 +17,7 @@ from tests.worker_server.ranks import ROOT, eventually
 from worker_server import wire
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("endings")]
+pytestmark = pytest.mark.integration
 
 PARENT = Path(__file__).with_name("torch_parent.py")
 EXPECTED = {

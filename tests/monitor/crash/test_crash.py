@@ -12,11 +12,7 @@ from tests.deep import DEEP
 from tests.monitor.crash.story import Outcome, play
 from tests.monitor.store.postgres import Cluster
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.xdist_group("postgresql"),
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 CRASHES = int(os.environ.get("LIGHTKEEPER_CRASHES", "0")) or (0 if DEEP == 1 else 50)
 CHOSEN = (15, 98, 90, 4, 7, 6, 69, 41, 83, 16, 3, 68)

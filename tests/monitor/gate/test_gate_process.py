@@ -16,7 +16,7 @@ from tests.monitor.gate.groups import Gate, Group, Lighthouse, running, torchft
 from tests.ports import free_port
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gate")]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

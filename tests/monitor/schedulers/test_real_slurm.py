@@ -19,7 +19,6 @@ from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.xdist_group("slurm"),
     pytest.mark.skipif(real_slurm.missing() is not None, reason=str(real_slurm.missing())),
 ]
 NODE, OTHER = Host("node1"), Host("node2")

@@ -15,11 +15,7 @@ from tests.monitor.shell.process import TOKEN, Monitor, Training
 from tests.monitor.store.postgres import PASSWORD
 from tests.ports import free_port
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.xdist_group("postgresql"),
-    pytest.mark.timeout(120),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 HANDOVER_S = 10.0
 """What the issue asks for."""

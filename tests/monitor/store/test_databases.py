@@ -16,10 +16,10 @@ from tests.monitor.shell.fakes import wait_until
 from tests.monitor.shell.test_store import ENTRY, EVERYTHING, GROUP_ENTRY, fill, incident
 from tests.monitor.store.postgres import PASSWORD, Cluster
 
-ON_POSTGRESQL = (pytest.mark.integration, pytest.mark.xdist_group("postgresql"))
 
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=ON_POSTGRESQL)])
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)],
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "m.db")
@@ -218,7 +218,6 @@ def test_two_that_open_an_old_store_at_once_both_get_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.xdist_group("postgresql")
 @pytest.mark.timeout(60)
 def test_a_database_that_goes_away_and_comes_back_loses_nothing(postgres: Cluster) -> None:
     store = Store(postgres.new_database())
@@ -236,7 +235,6 @@ def test_a_database_that_goes_away_and_comes_back_loses_nothing(postgres: Cluste
 
 
 @pytest.mark.integration
-@pytest.mark.xdist_group("postgresql")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
