@@ -1,7 +1,7 @@
 """How two processes share the integration tests: what goes together, and what goes first.
 
-Not by the marks of pytest-xdist (`--dist loadgroup`): version 3.8 writes them into an attribute that
-pytest 9.2 no longer reads, and then deals the tests out one by one without a word.
+Not by the marks of pytest-xdist (`--dist loadgroup`): version 3.8 writes them into an attribute
+that pytest 9.2 no longer reads, and then deals the tests out one by one without a word.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import pytest
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
-
-    import pytest
 
 TOGETHER: Final = {
     # they train for real: two at once would ask for more than two cores have

@@ -1,4 +1,4 @@
-"""Integration tests that share processes go to one process of pytest-xdist, and the fleets first."""
+"""Tests that share processes go to one process of pytest-xdist, and the fleets go first."""
 
 from __future__ import annotations
 
