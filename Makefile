@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.lightkeeper-setup
 # go together (the fleets do, one at a time).
 UNIT        := -n 2 --dist worksteal -m 'not integration'
 INTEGRATION := -n 2 --dist loadscope -m integration
+# pytest compiles each test file with its assertions explained: half a minute of CPU where nothing is kept
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
 
@@ -31,14 +33,14 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(BIN)/python -m pytest -q $(UNIT) $(ARGS)
-	$(BIN)/python -m pytest -q $(INTEGRATION) $(ARGS)
+	$(PYTEST) -q $(UNIT) $(ARGS)
+	$(PYTEST) -q $(INTEGRATION) $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(BIN)/python -m pytest -q $(UNIT) $(ARGS)
+	$(PYTEST) -q $(UNIT) $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
-	$(BIN)/python -m pytest -q $(INTEGRATION) $(ARGS)
+	$(PYTEST) -q $(INTEGRATION) $(ARGS)
 
 check: lint types contracts  ## lint, types, import contracts
 

@@ -1,9 +1,18 @@
-"""What holds for every test: how many examples a property is tried on, and how tests are shared."""
+"""What holds for every test: how many examples a property is tried on, which files a part of the
+tests loads, and how two processes share them.
+
+Before its first test each of two workers has 3,000 modules, and a million objects, of which none
+goes before the end: they are kept out of the sight of the garbage collector.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import settings
@@ -18,23 +27,48 @@ if TYPE_CHECKING:
 settings.register_profile("lightkeeper", max_examples=30 * DEEP, deadline=None)
 settings.load_profile("lightkeeper")  # no deadline: a busy host is no defect of the code
 
+UNIT_PART: Final = "not integration"
+INTEGRATION_PART: Final = "integration"
+"""What the Makefile gives as -m."""
+_WHOLLY_INTEGRATION = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.integration\b", re.MULTILINE)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`-m integration` reads the files that have such tests: the others cost each process 9 s."""
-    if config.getoption("markexpr") != "integration" or not collection_path.match("test_*.py"):
+    """A part loads no file of which all is deselected or skipped: each worker would compile it,
+    and import what it needs (Jupyter, Kubernetes, TorchFT)."""
+    part = config.option.markexpr
+    if part not in (UNIT_PART, INTEGRATION_PART):
         return None
-    return None if "pytest.mark.integration" in collection_path.read_text("utf-8") else True
+    if collection_path.is_dir():
+        bench = collection_path == Path(__file__).parent / "bench"
+        return True if bench and "LIGHTKEEPER_BENCH" not in os.environ else None
+    if not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text("utf-8")
+    if part == UNIT_PART:
+        return True if _WHOLLY_INTEGRATION.search(text) else None
+    return None if "pytest.mark.integration" in text else True
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The same order in every process."""
-    if config.getoption("markexpr") == "integration":
+    if config.option.markexpr == INTEGRATION_PART:
         items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is none
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    """`--dist loadscope` of the integration part."""
-    integration = config.getoption("markexpr") == "integration"
+    """For `--dist loadscope` of the integration part."""
+    integration = config.option.markexpr == INTEGRATION_PART
     return scheduler(config, log) if integration else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    try:
+        return (yield)
+    finally:
+        gc.unfreeze()
