@@ -36,6 +36,9 @@ def torchft() -> Any:
     raise ImportError("torchft is not installed")
 
 
+START_S = 60.0
+"""A process may be so long in coming up; with a neighbour on every core it took over 20 s."""
+
 _LIGHTHOUSE = """
 import json, sys, time
 from tests.monitor.gate.groups import torchft
@@ -79,7 +82,7 @@ class Lighthouse:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "RUST_LOG": "error", "PYTHONPATH": str(root)},
         )
-        wait_for(self._answers, within_s=20, what="the Lighthouse answers")
+        wait_for(self._answers, within_s=START_S, what="the Lighthouse answers")
 
     def _answers(self) -> bool:
         with contextlib.suppress(requests.RequestException):
@@ -203,7 +206,7 @@ class Gate:
             [sys.executable, "-m", "monitor.cli", "gate", *self._words],
             env={**kept, "PYTHONPATH": str(root), **self._token},
         )
-        wait_for(self._answers, within_s=20, what="the gate answers")
+        wait_for(self._answers, within_s=START_S, what="the gate answers")
 
     def _answers(self) -> bool:
         assert self.process.poll() is None

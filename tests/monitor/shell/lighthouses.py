@@ -56,7 +56,7 @@ def lighthouse_process(
     command = [sys.executable, str(script), "--bind", f"{bind}:{port}", *named]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
         try:
-            wait_for(lambda: _listens(bind, port), within_s=20, what="the Lighthouse listens")
+            wait_for(lambda: _listens(bind, port), within_s=60, what="the Lighthouse listens")
             yield f"http://{bind}:{port}"
         finally:
             process.kill()

@@ -91,7 +91,7 @@ class Monitor:
             except requests.RequestException:
                 return False
 
-        wait_until(answers, 30, "the monitor is ready")
+        wait_until(answers, 60, "the monitor is ready")  # seen at a load of 40: over 30 s
         return time.monotonic() - self.began
 
     def register(self, *ranks: FakeRank) -> None:
