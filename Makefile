@@ -8,7 +8,8 @@ STAMP  := $(VENV)/.lightkeeper-setup
 # go together (the fleets do, one at a time).
 UNIT        := -n 2 --dist worksteal -m 'not integration'
 INTEGRATION := -n 2 --dist loadscope -m integration
-# pytest compiles each test file with its assertions explained: half a minute of CPU where nothing is kept
+# kept, whatever the environment says: to compile the tests with their assertions explained takes
+# each of two workers 10 s of CPU
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
