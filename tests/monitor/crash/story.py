@@ -18,7 +18,8 @@ import requests
 from monitor.store import DecisionRow, Remembered, Store
 from tests.monitor.crash.life import live
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, page
-from tests.monitor.shell.process import TOKEN, Training, free_port
+from tests.monitor.shell.process import TOKEN, Training
+from tests.ports import free_port
 from tests.waiting import wait_for
 from worker_server.wire import to_json
 
