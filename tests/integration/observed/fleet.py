@@ -25,7 +25,7 @@ from trainer import status
 SICK = "rg_1.0"
 HANG = {"id": "h", "kind": "hang", "variant": "sleep", "phase": "forward", "rank": SICK, "step": 25}
 TRAINING = (
-    "--step-time", "0.1", "--timeout", "9", "--fingerprint-every", "1", "--seed", "11",
+    "--step-time", "0.1", "--timeout", "12", "--fingerprint-every", "1", "--seed", "11",
 )  # fmt: skip
 """The others give up their collective some seconds after the monitor has told the hang."""
 JOIN_TIMEOUT_MS = 2000
@@ -95,7 +95,7 @@ class Pair(MatrixFleet):
                 "--token-file", str(self.folder / "token"),
                 "--scheduler", f"webhook={front('scheduler', self.hook)}/hook",
                 "--scheduler-webhook-secret-file", str(secret),
-                "--min-replicas", str(self.min_replicas), "--set", "stall_floor_s=2",
+                "--min-replicas", str(self.min_replicas), "--set", "stall_floor_s=2", "--set", "stall_factor=4",
             ],
         )  # fmt: skip
 
