@@ -39,6 +39,8 @@ class Outcome:
     found_alive: dict[str, int]
     """Incarnation -> requests and kills that found it alive."""
     remembered: Remembered
+    shown: frozenset[str]
+    """Incidents that the last life called resolved when it had nothing left to do."""
     seconds: float
 
     @property
@@ -155,15 +157,16 @@ def ask(world: World, path: str) -> Any:
     return {}
 
 
-def settled(world: World) -> bool:
-    """Whether the monitor has nothing left to do."""
+def settled(world: World) -> frozenset[str]:
+    """The incidents, all resolved, once the monitor has nothing left to do; empty before that."""
     incidents = ask(world, "/v1/incidents").get("incidents", [])
     evicts = [d for i in incidents for d in i["decisions"] if d["action"] == "evict"]
-    return (
+    over = (
         bool(evicts)
         and all(one["state"] in ("confirmed", "failed", "abandoned") for one in evicts)
         and all(one["state"] == "resolved" for one in incidents)
     )
+    return frozenset(one["id"] for one in incidents) if over else frozenset()
 
 
 def play(seed: int, store: str, folder: Path) -> Outcome:
@@ -175,6 +178,7 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
     if dice.random() < 0.3 and fuses:
         fuses.append(dice.randint(1, points // 2))
     died_at: list[str] = []
+    shown: frozenset[str] = frozenset()
     try:
         for number, fuse_at in enumerate([*fuses, None]):
             note = folder / f"note-{seed}-{number}"
@@ -190,10 +194,11 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
                         within_s=10, what="they train",
                     )  # fmt: skip
                     world.training.hung.add("rg_1")
-                wait_for(
+                told = wait_for(
                     lambda: settled(world) or not life.is_alive(),
                     within_s=45, what=f"seed {seed}, died at {died_at}: it is settled",
                 )  # fmt: skip
+                shown = told if isinstance(told, frozenset) else shown
             died_at.append(note.read_text() if note.exists() else "?")
             if life.exitcode != -signal.SIGKILL:
                 break
@@ -202,4 +207,5 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
         reading.close()
     finally:
         world.close()
-    return Outcome(seed, died_at, dict(world.found_alive), remembered, time.monotonic() - began)
+    took_s = time.monotonic() - began
+    return Outcome(seed, died_at, dict(world.found_alive), remembered, shown, took_s)

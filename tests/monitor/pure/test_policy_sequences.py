@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Severity
+from monitor.detectors.verdict import Confidence, Kind, Severity
 from monitor.incident import incident_from_json, incident_to_json
 from monitor.pipeline import Pipeline
 from monitor.policy import Action, Evict, Hold, Policy
@@ -24,6 +24,7 @@ from tests.monitor.fleet import START_S, Drive
 from tests.monitor.shared_hosts import HostFleet
 
 TICKS = 200
+SHAPES = [(3, 1), (4, 1), (5, 1), (3, 2), (4, 2)]
 HARMS = {
     "hang": faults.hang, "gil": faults.gil, "stop": faults.stop, "crash": faults.crash,
     "mismatch": faults.mismatch, "slow": lambda rank: faults.slow(rank, 3.0),
@@ -43,12 +44,16 @@ class Sequence:
     policy: Policy = field(default_factory=Policy)
     asked: list[tuple[float, Evict]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    twins: bool = False
+    tie: bool = False
     restarts: int = 0
     pairs: int = 0
 
     def __post_init__(self) -> None:
         dice = self.dice = random.Random(self.seed)
-        groups, size = dice.choice([(3, 1), (4, 1), (5, 1), (3, 2), (4, 2)])
+        self.twins, self.tie = dice.random() < 0.3, dice.random() < 0.3
+        shapes = [(4, 1), (5, 1), (4, 2)] if self.twins else SHAPES
+        groups, size = dice.choice(shapes)
         self.fleet = HostFleet(
             groups, size, noise=0.2, seed=self.seed, lighthouse_min=dice.choice([None, 1, 2]),
         )  # fmt: skip
@@ -63,8 +68,8 @@ class Sequence:
     def _script(self) -> list[faults.At]:
         dice, fleet = self.dice, self.fleet
         names = [rank.name for rank in fleet.ranks()]
-        script = []
-        for _ in range(dice.randint(1, 6)):
+        script = [*(self._twins() if self.twins else ()), *(self._tie() if self.tie else ())]
+        for _ in range(dice.randint(1, 3 if script else 6)):
             rank, at_s = dice.choice(names), dice.uniform(15, 150)
             kind = dice.choice(sorted(HARMS))
             script.append(faults.at(at_s, fleet.harm(rank, HARMS[kind](rank))))
@@ -83,6 +88,38 @@ class Sequence:
             script.append(faults.at(dice.uniform(20, 150), faults.late(dice.uniform(2, 9))))
         return script
 
+    def _twins(self) -> list[faults.At]:
+        """Two groups hang at about the same time, while evictions take long."""
+        dice, fleet, at_s = self.dice, self.fleet, self.dice.uniform(15, 60)
+        groups = dice.sample(sorted(fleet.groups), 2)
+        slow_for_s = dice.choice([0.0, dice.uniform(5, 30)])
+        hangs = [
+            faults.at(at_s + late_s, fleet.harm(f"{group}.0", faults.hang(f"{group}.0")))
+            for group, late_s in zip(groups, (0.0, dice.choice([0.0, 2.0, 5.0])), strict=True)
+        ]
+        return [
+            *hangs,
+            faults.at(at_s, _evictor_works(False)),
+            faults.at(at_s + slow_for_s, _evictor_works(True)),
+        ]
+
+    def _tie(self) -> list[faults.At]:
+        """Weights of two sides differ, none of which outvotes the other; of a third is rg_0."""
+        fleet = self.fleet
+        fleet.fingerprint_every = 5
+        groups, at_s = sorted(fleet.groups), self.dice.uniform(15, 60)
+        if len(groups) % 2:
+            half = len(groups) // 2
+            flaws = {1: groups[1 : 1 + half], 2: groups[1 + half :]}
+        else:
+            flaws = {1: groups[len(groups) // 2 :]}
+        return [
+            faults.at(at_s, fleet.harm(rank.name, faults.flip(rank.name, flaw)))
+            for flaw, named in flaws.items()
+            for group in named
+            for rank in fleet.groups[group]
+        ]
+
     def _heal(self, rank: str) -> faults.Fault:
         def do(fleet) -> None:
             faults.recover(rank)(fleet)
@@ -93,6 +130,8 @@ class Sequence:
 
     def _config(self) -> KeeperConfig:
         dice = self.dice
+        if (self.twins or self.tie) and dice.random() < 0.7:  # each guard has to hold alone
+            return KeeperConfig(budget_per_hour=100, cool_down_s=0.0, breaker_share=1.0)
         return KeeperConfig(
             observe=dice.random() < 0.1, min_replicas=dice.randint(1, 2),
             budget_per_hour=dice.randint(1, 6), budget_per_group=dice.randint(0, 3),
@@ -182,6 +221,9 @@ class Sequence:
         allowed = self._of(evict)
         self.check(allowed in (Action.EVICT, Action.EVICT_AND_QUARANTINE), f"policy: {allowed}")
         self.check(not evict.quarantine or allowed is not Action.EVICT, "quarantined unasked")
+        incident = self.drive.seen[evict.incident_id]
+        sure = incident.verdict.confidence is not Confidence.UNSURE
+        self.check(sure, f"{evict.group}: it cannot be told who it is")
         self.check(bool(evict.reason), "no reason")
         self.asked.append((now_s, evict))
 
@@ -199,6 +241,13 @@ class Sequence:
         if not holds:
             at_s = self.fleet.now_s - START_S
             self.broken.append(f"sequence({self.seed}) at {at_s:.0f} s: {what}")
+
+
+def _evictor_works(works: bool) -> faults.Fault:
+    def do(fleet) -> None:
+        fleet.evictor_works = works
+
+    return do
 
 
 def sequence(seed: int, ticks: int = TICKS) -> Sequence:
