@@ -46,8 +46,9 @@ class Pair(MatrixFleet):
     @classmethod
     def made(cls, folder: Path, recorder: Recorder | None = None, hook: str = "") -> Pair:
         """Observed where there is a recorder."""
+        setting = Setting("default", "3x1", keeper=recorder is not None, gate=True)
         return cls(
-            shape="3x1", folder=folder, setting=Setting("default", "3x1", recorder is not None, True),
+            shape="3x1", folder=folder, setting=setting,
             trainer_options=TRAINING, recorder=recorder, hook=hook,
         )  # fmt: skip
 
@@ -95,7 +96,8 @@ class Pair(MatrixFleet):
                 "--token-file", str(self.folder / "token"),
                 "--scheduler", f"webhook={front('scheduler', self.hook)}/hook",
                 "--scheduler-webhook-secret-file", str(secret),
-                "--min-replicas", str(self.min_replicas), "--set", "stall_floor_s=2", "--set", "stall_factor=4",
+                "--min-replicas", str(self.min_replicas),
+                "--set", "stall_floor_s=2", "--set", "stall_factor=4",  # before the others give up
             ],
         )  # fmt: skip
 

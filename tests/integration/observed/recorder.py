@@ -160,7 +160,7 @@ class Registry:
                     self.end_headers()
                     self.wfile.write(said)
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_DELETE = do_GET  # noqa: N815
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 """Quiet."""
