@@ -119,7 +119,7 @@ class World:
                     with contextlib.suppress(requests.RequestException):
                         session.post(
                             f"http://127.0.0.1:{self.port}/v1/register", timeout=1,
-                            json=to_json(rank.registration(2.0)),
+                            json=to_json(rank.registration()),
                             headers={"Authorization": f"Bearer {TOKEN}"},
                         )  # fmt: skip
 
@@ -158,11 +158,15 @@ def ask(world: World, path: str) -> Any:
 
 
 def settled(world: World) -> frozenset[str]:
-    """The incidents, all resolved, once the monitor has nothing left to do; empty before that."""
+    """The incidents, all resolved, once the monitor has nothing left to do; empty before that.
+
+    While the group hangs, what was abandoned is decided again: that is not the end.
+    """
     incidents = ask(world, "/v1/incidents").get("incidents", [])
     evicts = [d for i in incidents for d in i["decisions"] if d["action"] == "evict"]
     over = (
         bool(evicts)
+        and not world.training.hung
         and all(one["state"] in ("confirmed", "failed", "abandoned") for one in evicts)
         and all(one["state"] == "resolved" for one in incidents)
     )
