@@ -33,7 +33,7 @@ HARMS = {
 }  # fmt: skip
 
 TOLD = [
-    Guard.UNSURE, Guard.POLICY, Guard.MIN_REPLICAS, Guard.IN_FLIGHT, Guard.BUDGET,
+    Guard.UNSURE, Guard.POLICY, Guard.SELF_DOUBT, Guard.MIN_REPLICAS, Guard.IN_FLIGHT, Guard.BUDGET,
     Guard.GROUP_BUDGET, Guard.COOL_DOWN, Guard.MAINTENANCE, Guard.PAUSED, Guard.OBSERVE,
 ]  # fmt: skip
 """Guards whose absence breaks a rule that is checked here; the others have tests of their own."""
@@ -270,6 +270,7 @@ def test_no_sequence_of_faults_and_heals_breaks_a_guard(seed) -> None:
 
 
 @pytest.mark.skipif(DEEP == 1, reason="minutes: LIGHTKEEPER_DEEP=2 or more")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("guard", TOLD)
 def test_a_monitor_without_one_of_its_guards_is_found_out(guard, monkeypatch) -> None:
     rest = tuple(one for one in deciding.GUARDS if one[0] is not guard)
