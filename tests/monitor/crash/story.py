@@ -189,18 +189,18 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
             with monitor(world, store, note, fuse_at) as life:
                 wait_for(
                     lambda: ask(world, "/v1/snapshot").get("ranks", [])[2:] or not life.is_alive(),
-                    within_s=30, what=f"seed {seed}: it sees the fleet",
+                    within_s=90, what=f"seed {seed}: it sees the fleet",
                 )  # fmt: skip
                 if number == 0:
                     steps = world.training.ranks[0].step
                     wait_for(
                         lambda n=steps: world.training.ranks[0].step > n + 10,
-                        within_s=10, what="they train",
+                        within_s=30, what="they train",
                     )  # fmt: skip
                     world.training.hung.add("rg_1")
                 told = wait_for(
                     lambda: settled(world) or not life.is_alive(),
-                    within_s=45, what=f"seed {seed}, died at {died_at}: it is settled",
+                    within_s=150, what=f"seed {seed}, died at {died_at}: it is settled",
                 )  # fmt: skip
                 shown = told if isinstance(told, frozenset) else shown
             died_at.append(note.read_text() if note.exists() else "?")
