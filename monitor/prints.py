@@ -6,7 +6,7 @@ outvoted:
 
 - A majority is one of all ranks of the lane, those included whose value is late or lost: what is
   missing can turn no vote, and dropping or delaying an observation adds no accusation. Nor does one
-  who was equal to the others and has died since: two against two stays that when one of them is gone.
+  who was equal to the others and has died since: two against two stays that when one of them goes.
 - A group that heals has the weights of the group it healed from, and would give that one a second
   voice. So a rank votes in the *life* (incarnation and lineage) in which it was last seen in full
   agreement with all others, and in no later one.
