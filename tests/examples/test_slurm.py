@@ -14,6 +14,7 @@ import requests
 
 from tests.examples.fleet import EXAMPLES
 from tests.monitor.schedulers import real_slurm
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -59,7 +60,7 @@ def scene(tmp_path):
         cluster.environ["PATH"] = f"{tmp_path / 'bin'}:{cluster.environ['PATH']}"
         cluster.environ["FLEET"] = str(tmp_path / "fleet")
         cluster.environ |= {"RANKS_PER_NODE": "2", "SLURMD_NODENAME": ""}
-        ports = iter([real_slurm._port() for _ in range(4)])
+        ports = iter([free_port() for _ in range(4)])
         for name in ("LIGHTHOUSE_PORT", "GATE_PORT", "GATE_ADMIN_PORT", "MONITOR_PORT"):
             cluster.environ[name] = str(next(ports))
         yield cluster
