@@ -26,7 +26,8 @@ TOGETHER: Final = {
     "fates": ("tests/worker_server/test_matrix.py",),
     "gate": ("tests/monitor/gate/test_gate_process.py",),
     "records": ("tests/worker_server/test_records.py",),
-    "slurm": ("tests/monitor/schedulers/test_real_slurm.py",),
+    "recipes": ("tests/examples/test_kubernetes.py",),
+    "slurm": ("tests/monitor/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     "torchft": ("tests/worker_server/test_torchft.py",),
 }
 """Group -> its files and folders, longest first: one process has them all, one after the other."""

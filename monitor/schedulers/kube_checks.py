@@ -10,7 +10,7 @@ from monitor.schedulers.protocol import Check
 
 
 def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str, str]]:
-    """Everything that the driver asks for; docs/kubernetes/*.yaml grant exactly this."""
+    """Everything that the driver asks for; examples/kubernetes grants exactly this."""
     nodes = [{"resource": "nodes", "verb": verb} for verb in ("get", "list", "patch")]
     status = [{"resource": "nodes", "subresource": "status", "verb": "patch"}] if primus else []
     pods = [

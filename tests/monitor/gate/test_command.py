@@ -33,7 +33,7 @@ def test_wrong_options_are_one_line(
     assert_refused(["gate", *GOOD, *words], line, capsys)
 
 
-DOCS = Path(__file__).parents[3] / "docs"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def words_of(command: list[str]) -> argparse.Namespace:
@@ -46,7 +46,7 @@ def words_of(command: list[str]) -> argparse.Namespace:
 def test_the_unit_of_systemd_leaves_the_worker_alone_and_starts_again() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[method-assign,assignment]
-    unit.read(DOCS / "systemd" / "lightkeeper-gate.service")
+    unit.read(EXAMPLES / "systemd" / "lightkeeper-gate.service")
     service = dict(unit["Service"])
     assert (service["KillMode"], service["Restart"]) == ("process", "always")
     assert service["OOMPolicy"] == "continue"
@@ -55,7 +55,8 @@ def test_the_unit_of_systemd_leaves_the_worker_alone_and_starts_again() -> None:
 
 
 def test_in_kubernetes_there_is_one_gate_and_its_ports_are_those_it_is_told() -> None:
-    found = yaml.safe_load_all((DOCS / "kubernetes" / "gate.yaml").read_text(encoding="utf-8"))
+    path = EXAMPLES / "kubernetes" / "gate" / "gate.yaml"
+    found = yaml.safe_load_all(path.read_text(encoding="utf-8"))
     parts = {one["kind"]: one["spec"] for one in found}
     assert parts["Deployment"]["replicas"] == 1
     assert parts["Deployment"]["strategy"] == {"type": "Recreate"}

@@ -1,4 +1,4 @@
-"""docs/kubernetes/*.yaml: valid, and they grant exactly what the driver asks for."""
+"""examples/kubernetes: valid, and it grants exactly what the driver asks for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tests.monitor.schedulers.conformance import INCIDENT, NODE, OWNER, REASON, 
 from tests.monitor.schedulers.kube_world import NAMESPACE
 
 pytestmark = pytest.mark.integration  # a server on loopback
-FOLDER = Path(__file__).parents[3] / "docs" / "kubernetes"
-FILES = sorted(FOLDER.glob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "examples" / "kubernetes"
+NOT_KUBERNETES = {"kustomization.yaml", "jobset.yaml"}  # see tests/examples
+FILES = [path for path in sorted(FOLDER.rglob("*.yaml")) if path.name not in NOT_KUBERNETES]
+RBAC, PRIMUS = "base/rbac.yaml", "extras/primus-safe.yaml"
 
 
 def documents(*names):
@@ -69,21 +71,21 @@ def exercise(world, scheduler):
 
 
 def test_the_manifests_grant_what_is_asked_for_and_nothing_more(kube_world):
-    rules = granted("rbac.yaml")
+    rules = granted(RBAC)
     under(kube_world.kube, rules)
     assert exercise(kube_world, kube_world.scheduler) == rules
 
 
 def test_primus_safe_needs_one_rule_more(kube_world):
-    rules = granted("rbac.yaml", "primus-safe.yaml")
-    assert rules - granted("rbac.yaml") == {("", "nodes/status", "patch")}
+    rules = granted(RBAC, PRIMUS)
+    assert rules - granted(RBAC) == {("", "nodes/status", "patch")}
     under(kube_world.kube, rules)
     primus = kube_world.made(options=KubeOptions(primus_safe="901"))
     assert exercise(kube_world, primus) == rules
 
 
 def test_without_that_rule_it_is_said_and_the_cordon_stands(kube_world):
-    under(kube_world.kube, granted("rbac.yaml"))
+    under(kube_world.kube, granted(RBAC))
     primus = kube_world.made(options=KubeOptions(primus_safe="901"))
     said = primus.cordon(NODE, REASON, INCIDENT, SOON_S)
     assert not said.done
@@ -93,7 +95,7 @@ def test_without_that_rule_it_is_said_and_the_cordon_stands(kube_world):
 
 
 def test_the_check_asks_for_exactly_these_rules(kube_world):
-    rules = granted("rbac.yaml", "primus-safe.yaml")
+    rules = granted(RBAC, PRIMUS)
     under(kube_world.kube, rules)
     kube_world.start("rg_1.0", NODE)
     primus = kube_world.made(OWNER, KubeOptions(primus_safe="901"))
@@ -113,7 +115,7 @@ def test_the_check_asks_for_exactly_these_rules(kube_world):
     assert [check.what for check in failed] == ["may delete pods in train"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(FOLDER)) for path in FILES])
 def test_a_manifest_follows_kubernetes_own_schema(path):
     validate = pytest.importorskip("kubernetes_validate")
     for one in yaml.safe_load_all(path.read_text(encoding="utf-8")):

@@ -1,0 +1,1 @@
+"""The recipes of examples/: rendered, checked, and run where a machine can."""

@@ -1,0 +1,68 @@
+"""A rendered job: what kustomize makes of an overlay, by kind and name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KUBERNETES = EXAMPLES / "kubernetes"
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All objects of an overlay."""
+
+    objects: tuple[Object, ...]
+
+    def all(self, kind: str) -> list[Object]:
+        return [one for one in self.objects if one["kind"] == kind]
+
+    def one(self, kind: str, name: str, namespace: str = "train") -> Object:
+        [found] = [
+            one
+            for one in self.all(kind)
+            if one["metadata"]["name"] == name
+            and one["metadata"].get("namespace", namespace) == namespace
+        ]
+        return found
+
+    def pods(self) -> list[Object]:
+        """Templates of all pods, with their namespace."""
+        return [
+            {**one["spec"]["template"], "namespace": one["metadata"]["namespace"]}
+            for one in self.objects
+            if one["kind"] in {"Deployment", "Job"}
+        ]
+
+
+def kustomize() -> list[str] | None:
+    """The command that renders; None where the machine has none."""
+    if shutil.which("kustomize"):
+        return ["kustomize", "build"]
+    return ["kubectl", "kustomize"] if shutil.which("kubectl") else None
+
+
+def new_overlay(folder: Path, name: str, *numbers: int) -> Path:
+    """`new-overlay.sh` in a copy of the examples."""
+    copied = folder / "examples"
+    if not copied.exists():
+        shutil.copytree(EXAMPLES, copied)
+    script = copied / "kubernetes" / "new-overlay.sh"
+    subprocess.run(["sh", script, name, *map(str, numbers)], check=True, timeout=30)
+    return copied / "kubernetes" / name
+
+
+def render(path: Path) -> Fleet:
+    command = kustomize()
+    assert command is not None
+    done = subprocess.run(
+        [*command, str(path)], check=True, capture_output=True, text=True, timeout=120
+    )
+    return Fleet(tuple(yaml.safe_load_all(done.stdout)))

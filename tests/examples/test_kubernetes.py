@@ -1,0 +1,320 @@
+"""examples/kubernetes: N groups rendered by kustomize, and what must hold for them."""
+
+from __future__ import annotations
+
+import filecmp
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from monitor.cli import build_parser
+from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
+from trainer import options as trainer_options
+
+pytestmark = [
+    pytest.mark.integration,  # kubectl is a process
+    pytest.mark.skipif(kustomize() is None, reason="neither kustomize nor kubectl is here"),
+]
+GROUPS = 5
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    return render(new_overlay(tmp_path_factory.mktemp("overlay"), "my-job", GROUPS, 3))
+
+
+def container_of(pod):
+    [container] = pod["spec"]["containers"]
+    return container
+
+
+def settings(fleet, namespace):
+    return fleet.one("ConfigMap", "fleet", namespace)["data"]
+
+
+def groups(fleet):
+    return [job["spec"]["template"] for job in fleet.all("Job")]
+
+
+def test_the_committed_overlay_is_what_the_script_writes(tmp_path):
+    written, committed = new_overlay(tmp_path, "again", 2, 1), KUBERNETES / "two-groups"
+    text = (written / "kustomization.yaml").read_text().replace("again", "two-groups")
+    assert text == (committed / "kustomization.yaml").read_text()
+    for name in ("rg_0", "rg_1"):
+        compared = filecmp.dircmp(written / name, committed / name)
+        assert compared.common_files == ["kustomization.yaml"]
+        assert compared.diff_files == []
+    assert len(render(committed).all("Job")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["job"], "usage"),
+        (["job", "2", "3"], "1 <= MIN_REPLICAS <= GROUPS"),
+        (["job", "two"], "whole numbers"),
+        (["two-groups", "2"], "is there already"),
+    ],
+    ids=["no number", "more than there are", "a word", "an overlay that is there"],
+)
+def test_a_wrong_order_is_one_line_and_writes_nothing(words, said, tmp_path):
+    folder = new_overlay(tmp_path, "first", 1).parent
+    before = sorted(folder.rglob("*"))
+    done = subprocess.run(
+        ["sh", folder / "new-overlay.sh", *words], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34", "1.37"])
+def test_all_of_it_follows_kubernetes_own_schemas(fleet, version):
+    validate = pytest.importorskip("kubernetes_validate")
+    for one in fleet.objects:
+        validate.validate(one, version, strict=True)
+
+
+def test_each_group_is_another_one_and_its_ranks_know_which(fleet):
+    jobs = fleet.all("Job")
+    labels = [job["spec"]["template"]["metadata"]["labels"] for job in jobs]
+    names = [one["lightkeeper.dev/group-id"] for one in labels]
+    assert sorted(names) == [f"rg_{n}" for n in range(GROUPS)]
+    assert len({job["metadata"]["name"] for job in jobs}) == GROUPS
+    for pod in groups(fleet):
+        told = {one["name"]: one for one in container_of(pod)["env"]}
+        paths = {name: one["valueFrom"]["fieldRef"]["fieldPath"]
+                 for name, one in told.items() if "valueFrom" in one}  # fmt: skip
+        assert paths["REPLICA_GROUP"] == "metadata.labels['lightkeeper.dev/group-id']"
+        assert paths["LIGHTKEEPER_HOST"] == "spec.nodeName"
+        assert {"POD_NAME", "POD_NAMESPACE", "POD_UID"} <= set(paths)
+
+
+def test_groups_differ_in_their_names_alone(fleet):
+    def shape(job):
+        text = yaml.safe_dump(job["spec"])
+        return text.replace(job["metadata"]["labels"]["lightkeeper.dev/group-id"], "NAME")
+
+    assert len({shape(job) for job in fleet.all("Job")}) == 1
+
+
+def test_all_groups_ask_the_same_lighthouse_through_the_gate(fleet):
+    assert settings(fleet, "train")["TORCHFT_LIGHTHOUSE"] == "http://lightkeeper-gate.train:29511"
+    assert settings(fleet, "lightkeeper") == {
+        "MIN_REPLICAS": "3",
+        "TORCHFT_LIGHTHOUSE": "http://lighthouse.train:29510",
+        "LIGHTKEEPER_GATE": "http://lightkeeper-gate.train:8471",
+    }
+    for pod in groups(fleet):
+        container = container_of(pod)
+        assert container["envFrom"] == [{"configMapRef": {"name": "fleet"}}]
+        assert "TORCHFT_LIGHTHOUSE" not in {one["name"] for one in container["env"]}
+
+
+def test_without_the_gate_they_ask_it_directly(tmp_path):
+    overlay = new_overlay(tmp_path, "plain", 2)
+    path = overlay / "kustomization.yaml"
+    path.write_text(path.read_text().replace("components:\n  - ../gate\n", ""))
+    plain = render(overlay)
+    assert settings(plain, "train")["TORCHFT_LIGHTHOUSE"] == "http://lighthouse.train:29510"
+    assert "LIGHTKEEPER_GATE" not in settings(plain, "lightkeeper")
+    assert {"role": "rank"} in admitted(plain, "lighthouse", 29510)
+
+
+def test_every_address_is_a_service_with_that_port_and_a_pod_behind_it(fleet):
+    text = yaml.safe_dump_all(fleet.objects)
+    addresses = set(re.findall(r"http://([\w-]+)\.([\w-]+):(\d+)", text))
+    assert len(addresses) == 4
+    for name, namespace, port in addresses:
+        service = fleet.one("Service", name, namespace)
+        [target] = [one["targetPort"] for one in service["spec"]["ports"]
+                    if one["port"] == int(port)]  # fmt: skip
+        [pod] = matched(fleet, namespace, service["spec"]["selector"])
+        ports = {one["name"]: one["containerPort"] for one in container_of(pod)["ports"]}
+        assert ports[target] == int(port)
+
+
+def matched(fleet, namespace, labels):
+    return [
+        pod
+        for pod in fleet.pods()
+        if pod["namespace"] == namespace and labels.items() <= pod["metadata"]["labels"].items()
+    ]
+
+
+def test_every_selector_of_a_policy_and_a_budget_selects_somebody(fleet):
+    for one in fleet.all("NetworkPolicy"):
+        labels = one["spec"]["podSelector"]["matchLabels"]
+        assert matched(fleet, one["metadata"]["namespace"], labels)
+    for one in fleet.all("PodDisruptionBudget"):
+        labels = one["spec"]["selector"]["matchLabels"]
+        assert matched(fleet, one["metadata"]["namespace"], labels)
+
+
+def admitted(fleet, name, port, namespace="train"):
+    """The pod labels that a policy lets in on a port."""
+    rules = fleet.one("NetworkPolicy", name, namespace)["spec"]["ingress"]
+    return [
+        peer["podSelector"]["matchLabels"]
+        for rule in rules
+        if "ports" not in rule or port in {one["port"] for one in rule["ports"]}
+        for peer in rule["from"]
+    ]
+
+
+def test_the_control_ports_hear_those_who_need_them_and_nobody_else(fleet):
+    keeper, rank = {"app": "lightkeeper"}, {"role": "rank"}
+    assert admitted(fleet, "lighthouse", 29510) == [{"app": "lightkeeper-gate"}, keeper]
+    assert admitted(fleet, "lightkeeper-gate", 29511) == [rank]
+    assert admitted(fleet, "lightkeeper-gate", 8471) == [keeper]
+    assert admitted(fleet, "lightkeeper", 8470, "lightkeeper") == [rank]
+    assert admitted(fleet, "ranks", 9470) == [rank, {"app": "lighthouse"}, keeper]
+
+
+def test_the_token_is_mounted_read_only_wherever_it_is_and_is_in_no_variable(fleet):
+    holders = []
+    for pod in fleet.pods():
+        secret = {one["name"] for one in pod["spec"].get("volumes", []) if "secret" in one}
+        mounts = container_of(pod).get("volumeMounts", [])
+        held = [one for one in mounts if one["name"] in secret]
+        assert all(one["readOnly"] for one in held)
+        holders += held
+        modes = [one["secret"]["defaultMode"]
+                 for one in pod["spec"].get("volumes", []) if "secret" in one]  # fmt: skip
+        assert modes == [0o440] * len(held)
+    assert len(holders) == GROUPS + 2  # the groups, the monitor, the gate; not the Lighthouse
+    assert "secretKeyRef" not in yaml.safe_dump_all(fleet.objects)
+
+
+def test_no_pod_has_more_rights_than_a_process_needs(fleet):
+    text = yaml.safe_dump_all(fleet.objects)
+    for word in ("privileged", "hostNetwork", "hostPID", "hostIPC", "hostPath"):
+        assert word not in text
+    for pod in fleet.pods():
+        context = pod["spec"]["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        own = container_of(pod)["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_only_the_monitor_may_speak_to_kubernetes(fleet):
+    """What it may, and that its code asks for all of it: test_manifests.py beside its driver."""
+    speaking = [pod["spec"].get("serviceAccountName") for pod in fleet.pods()
+                if pod["spec"].get("automountServiceAccountToken", True)]  # fmt: skip
+    assert speaking == ["lightkeeper"]
+    subjects = [
+        one for kind in ("RoleBinding", "ClusterRoleBinding")
+        for binding in fleet.all(kind) for one in binding["subjects"]
+    ]  # fmt: skip
+    assert {(one["kind"], one["name"]) for one in subjects} == {("ServiceAccount", "lightkeeper")}
+
+
+def test_no_probe_restarts_a_rank_and_its_pod_is_made_anew_rather_than_its_container(fleet):
+    for job in fleet.all("Job"):
+        container = container_of(job["spec"]["template"])
+        assert not {"livenessProbe", "readinessProbe", "startupProbe"} & set(container)
+        assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+        assert job["spec"]["podReplacementPolicy"] == "Failed"
+        assert job["spec"]["backoffLimit"] > 10_000
+    for name in ("lighthouse", "lightkeeper-gate"):
+        container = container_of(fleet.one("Deployment", name)["spec"]["template"])
+        assert "livenessProbe" not in container
+
+
+def test_a_rank_has_the_time_to_end_that_torchrun_is_told(fleet):
+    for pod in groups(fleet):
+        told = {one["name"]: one.get("value") for one in container_of(pod)["env"]}
+        assert pod["spec"]["terminationGracePeriodSeconds"] > int(told["GROUP_GRACE_S"]) + 10
+
+
+def test_a_drain_takes_one_group_at_a_time(fleet):
+    assert fleet.one("PodDisruptionBudget", "ranks")["spec"]["minAvailable"] == GROUPS - 1
+
+
+def test_others_find_a_rank_by_the_name_that_torchft_hands_out(fleet):
+    service = fleet.one("Service", "ranks")["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    for pod in groups(fleet):
+        assert pod["spec"]["subdomain"] == "ranks"
+        assert pod["spec"]["setHostnameAsFQDN"] is True
+        assert service["selector"].items() <= pod["metadata"]["labels"].items()
+        address = [one for one in container_of(pod)["command"] if "--master-addr" in one]
+        assert address == ["--master-addr=$(JOB_NAME)-0.ranks.train.svc"]
+
+
+def test_monitor_and_gate_understand_their_arguments(fleet):
+    pods = [
+        fleet.one("Deployment", "lightkeeper", "lightkeeper"),
+        fleet.one("Deployment", "lightkeeper-gate"),
+    ]
+    for one in pods:
+        command, *words = container_of(one["spec"]["template"])["args"]
+        assert command == "lightkeeper"
+        words = [word.replace("$(MIN_REPLICAS)", "3") for word in words]
+        build_parser().parse_args(words)  # wrong use ends the test
+
+
+def test_every_variable_that_is_set_is_one_that_is_read(fleet):
+    files = [path for name in ("worker_server", "monitor") for path in (ROOT / name).rglob("*.py")]
+    sources = "\n".join(path.read_text() for path in files)
+    told = {one["name"] for pod in groups(fleet) for one in container_of(pod)["env"]}
+    for namespace in ("train", "lightkeeper"):
+        told |= set(settings(fleet, namespace))
+    for name in told - {"GROUP_GRACE_S", "JOB_NAME", "MIN_REPLICAS"}:
+        assert f'"{name}"' in sources, name
+
+
+def test_torchrun_and_the_trainer_understand_theirs(fleet):
+    words = container_of(groups(fleet)[0])["command"]
+    assert words[:2] == ["sh", "/launch/group.sh"]
+    at = words.index("-m")
+    assert words[at + 1] == "trainer.train"
+    trainer_options.parse(words[at + 2 :])
+    code = (
+        "import sys; from torch.distributed.run import get_args_parser as p;"
+        "a = p().parse_args(sys.argv[1:]); print(a.master_addr, a.max_restarts, a.training_script)"
+    )
+    torchrun = ["--max-restarts=0", "--shutdown-timeout=20", *words[2:]]
+    torchrun = [word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in torchrun]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *torchrun], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["$(JOB_NAME)-0.ranks.train.svc", "0", "trainer.train"]
+
+
+def test_the_lighthouse_has_every_option_that_it_is_given(fleet):
+    words = container_of(fleet.one("Deployment", "lighthouse")["spec"]["template"])["command"]
+    program = Path(sys.executable).parent / words[0]
+    said = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+    for word in words[1:]:
+        assert word.partition("=")[0] in said
+
+
+def test_a_jobset_is_one_group_and_has_the_fields_that_jobset_knows():
+    models = pytest.importorskip("kubeflow_trainer_api.models.jobset_v1alpha2_job_set")
+    one = yaml.safe_load((KUBERNETES / "extras" / "jobset.yaml").read_text())
+    read = models.JobsetV1alpha2JobSet.from_dict(one)
+    assert read.to_dict() == one  # a field that it does not know would be lost
+    [nodes] = one["spec"]["replicatedJobs"]
+    assert nodes["replicas"] == 1
+    job = nodes["template"]["spec"]
+    words = container_of(job["template"])["command"]
+    assert f"--nnodes={job['parallelism']}" in words
+    assert job["parallelism"] == job["completions"]
+
+
+def test_the_jobs_of_a_jobset_follow_kubernetes_own_schema():
+    validate = pytest.importorskip("kubernetes_validate")
+    one = yaml.safe_load((KUBERNETES / "extras" / "jobset.yaml").read_text())
+    spec = one["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "rg-0"}, "spec": spec}
+    validate.validate(job, "1.31", strict=True)
