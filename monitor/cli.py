@@ -35,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     from monitor.commands import (  # noqa: PLC0415
         analyze,
         gate,
+        goodput,
         incidents,
         notify,
         pause,
@@ -151,6 +152,13 @@ def build_parser() -> argparse.ArgumentParser:
         replay.EXAMPLES,
         replay.add_arguments,
         replay.run,
+    )
+    add(
+        "goodput",
+        "how much of the time a job trains: reckoned and simulated",
+        goodput.EXAMPLES,
+        goodput.add_arguments,
+        goodput.run,
     )
     commands.add_parser("demo", help="a whole job on this machine, with faults", add_help=False)
     return parser
