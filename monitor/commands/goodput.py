@@ -122,6 +122,7 @@ def _outcomes(
         times=setup.times,
         spares=setup.spares,
         kept=setup.kept,
+        give_up_s=args.give_up,
         false_per_day=args.false_evictions,
     )
     false = 1 if args.false_evictions > 0.0 else 0

@@ -18,7 +18,9 @@ from monitor.goodput.cases import (
     MEASURED_STEP_S,
     MIX,
     RANK_MTBF_H,
+    STALL_FACTOR,
     TIMES,
+    TORCHFT_LOST_S,
     Detection,
     detection,
 )
@@ -115,6 +117,20 @@ def _add_times(made: argparse._ArgumentGroup) -> None:
         "--detect-slow", type=duration_or_never, metavar="TIME",
         help="the same for a slow rank, or never; it goes once it has cost an eviction",
     )  # fmt: skip
+    made.add_argument(
+        "--stall-factor",
+        type=float,
+        metavar="X",
+        help="the monitor's: a hang is decided after so many step times (default: both 10, its "
+        f"default, and {STALL_FACTOR:g})",
+    )
+    made.add_argument(
+        "--give-up",
+        type=duration,
+        default=TORCHFT_LOST_S,
+        metavar="TIME",
+        help="the survivors of a hang crash after it (125, TorchFT's defaults)",
+    )
     for name, about in (
         ("evict", "from the decision until the group's processes are gone"),
         ("requorum", "from then until the survivors train again"),
@@ -186,7 +202,7 @@ def _times(args: argparse.Namespace, told: Measured) -> Mapping[str, Any]:
 def _kept(
     args: argparse.Namespace, told: Measured, times: Times, mix: Mix
 ) -> tuple[tuple[str, Detection], ...]:
-    by_rule = detection(times.step_s, mix.slowdown)
+    by_rule = detection(times.step_s, mix.slowdown, args.stall_factor)
     hang_s = told.hang_s if args.detect_hang is None else args.detect_hang
     slow_s = told.slow_s if args.detect_slow is None else args.detect_slow
     if hang_s is not None or slow_s is not None:
@@ -198,9 +214,14 @@ def _kept(
     short = detection(MEASURED_STEP_S, mix.slowdown)
     if by_rule == short:
         return (("lightkeeper", short),)
+    steps = f"lightkeeper, {times.step_s:g} s steps"
+    if args.stall_factor is not None:
+        return (("lightkeeper, as measured", short), (steps, by_rule))
+    sooner = detection(times.step_s, mix.slowdown, STALL_FACTOR)
     return (
         ("lightkeeper, as measured", short),
-        (f"lightkeeper, {times.step_s:g} s steps", by_rule),
+        (steps, by_rule),
+        (f"{steps}, stall_factor {STALL_FACTOR:g}", sooner),
     )
 
 

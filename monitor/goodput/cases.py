@@ -58,6 +58,9 @@ WATCHDOG_S: Final = 600.0
 """torch's default timeout of an NCCL process group: then the hung group ends itself."""
 STEP_S: Final = 20.0
 """A step at 98,304 GPUs (FT-HSDP)."""
+STALL_FACTOR: Final = 3.0
+"""What a job with steps of 20 s may set: 60 s, as long as FT-HSDP waits. The default of 10 step
+times, 200 s, is later than TorchFT gives up."""
 MEASURED_STEP_S: Final = 0.2
 """A step of the fleets on which we measured."""
 MIX: Final = Mix(stop=0.83, hang=0.12, slow=0.05)
@@ -116,14 +119,15 @@ class Detection:
     slow_s: float | None = SLOW_S
 
 
-def detection(step_s: float, slowdown: float, config: KeeperConfig | None = None) -> Detection:
+def detection(step_s: float, slowdown: float, stall_factor: float | None = None) -> Detection:
     """What was measured with steps of 0.2 s, by the monitor's own thresholds for longer ones.
 
     A hang fires after `stall_factor` step times where that is more than the floor; a straggler is
     looked at in windows of `window_steps`, none of which may last longer than `window_limit_s`.
     """
-    terms = config or KeeperConfig()
-    more_s = max(0.0, terms.stall_factor * step_s - terms.stall_floor_s)
+    terms = KeeperConfig()
+    factor = terms.stall_factor if stall_factor is None else stall_factor
+    more_s = max(0.0, factor * step_s - terms.stall_floor_s)
     window_s = max(terms.window_s, terms.window_steps * step_s)
     slow_s: float | None = SLOW_S + terms.straggler_slow_windows * (window_s - terms.window_s)
     if window_s > terms.window_limit_s or slowdown < terms.straggler_ratio:
@@ -138,15 +142,17 @@ def lightkeeper(
     job: Job,
     mix: Mix,
     times: Times,
+    give_up_s: float = TORCHFT_LOST_S,
     false_per_day: float = 0.0,
 ) -> Handling:
     """Groups that hang or are slow are evicted; a crash is the Lighthouse's own.
 
-    A straggler goes once it has cost what an eviction costs, however soon it was found.
+    A hang that is not decided before the survivors give up takes the job, as without us. A
+    straggler goes once it has cost what an eviction costs, however soon it was found.
     """
-    handling = Handling(
-        name, Response(STOP_S), Response(found.hang_s), Response(None), false_per_day
-    )
+    in_time = found.hang_s + times.evict_s < give_up_s
+    hang = Response(found.hang_s) if in_time else Response(give_up_s, takes_job=True)
+    handling = Handling(name, Response(STOP_S), hang, Response(None), false_per_day)
     rented_s = ski_rental_s(eviction_cost_s(Scenario(job, mix, times, handling)), mix.drag)
     if found.slow_s is None or rented_s is None:
         return handling
@@ -154,7 +160,7 @@ def lightkeeper(
     return Handling(name, handling.stop, handling.hang, slow, false_per_day)
 
 
-def without() -> tuple[Handling, ...]:
+def without(give_up_s: float = TORCHFT_LOST_S) -> tuple[Handling, ...]:
     """How jobs run without a keeper; nobody sees a slow rank."""
     never = Response(None)
     return (
@@ -168,7 +174,7 @@ def without() -> tuple[Handling, ...]:
         Handling(
             "TorchFT's timeouts",
             Response(STOP_S),
-            Response(TORCHFT_LOST_S, takes_job=True),
+            Response(give_up_s, takes_job=True),
             never,
         ),
     )
@@ -181,16 +187,19 @@ def ways(
     times: Times,
     spares: Spares,
     kept: Sequence[tuple[str, Detection]],
+    give_up_s: float,
     false_per_day: float,
 ) -> tuple[Scenario, ...]:
     """The ways that are compared: without a keeper, with it (by name), the last of those with
     false evictions.
     """
-    found = [lightkeeper(name, detected, job=job, mix=mix, times=times) for name, detected in kept]
+    rows = [(name, detected, 0.0) for name, detected in kept]
     if false_per_day > 0.0:
-        name, detected = kept[-1]
-        told = f"{name} + {false_per_day:g} false a day"
-        found.append(
-            lightkeeper(told, detected, job=job, mix=mix, times=times, false_per_day=false_per_day)
+        rows.append((f"+ {false_per_day:g} false a day", kept[-1][1], false_per_day))
+    found = [
+        lightkeeper(
+            name, detected, job=job, mix=mix, times=times, give_up_s=give_up_s, false_per_day=false
         )
-    return tuple(Scenario(job, mix, times, one, spares) for one in (*without(), *found))
+        for name, detected, false in rows
+    ]
+    return tuple(Scenario(job, mix, times, one, spares) for one in (*without(give_up_s), *found))

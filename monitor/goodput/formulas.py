@@ -145,7 +145,7 @@ def waiting_share(scenario: Scenario, evictions_per_s: float) -> float:
             low = share
         else:
             high = share
-    return high
+    return low
 
 
 def excess(mean: float, limit: int) -> float:

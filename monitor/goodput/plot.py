@@ -12,10 +12,10 @@ from typing import Final
 
 from monitor.goodput.compare import Outcome
 
-_WIDTH: Final = 760
+_WIDTH: Final = 800
 _HEIGHT: Final = 440
 _LEFT: Final = 60
-_RIGHT: Final = 210
+_RIGHT: Final = 250
 _TOP: Final = 50
 _BOTTOM: Final = 60
 _COLOURS: Final = ("#7f7f7f", "#d62728", "#ff7f0e", "#1f77b4", "#2ca02c", "#9467bd", "#8c564b")

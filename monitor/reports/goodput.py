@@ -117,12 +117,12 @@ def print_sweep(out: Console, sweep: Sequence[Sequence[Outcome]]) -> None:
     """Sizes down, ways across: the Poisson closed form, and the simulation beside it."""
     first = sweep[0]
     out.print(Text(_faults(first[0].scenario)))
-    grid = _grid("effective training time by size: Poisson, in brackets as simulated", "ranks",
+    grid = _grid("effective training time in %: Poisson (simulated)", "ranks",
                  "groups", "a fault every", *(one.name for one in first))  # fmt: skip
     for outcomes in sweep:
         job = outcomes[0].scenario.job
         cells = [
-            _share(one.poisson)
+            f"{one.poisson * 100:.2f}"
             + ("" if one.simulated is None else f" ({one.simulated.goodput * 100:.2f})")
             for one in outcomes
         ]
@@ -176,11 +176,17 @@ def _sentences(outcomes: Sequence[Outcome], kept: int) -> Iterator[str]:
     yield _worth(explained.scenario)
     gained = explained.poisson - rival.poisson
     each = eviction_cost_s(explained.scenario) / DAY_S
-    eaten = f"; {gained / each:.1f} false evictions a day would eat that" if gained > 0.0 else ""
+    against = f", as much as {gained / each:.1f} of these cost" if gained > 0.0 else ""
     yield (
-        f"{explained.name} gains {gained * 100:.2f} points on {rival.name}; one false eviction a "
-        f"day costs {each * 100:.2f} points{eaten}"
+        f"one false eviction a day costs {each * 100:.2f} points; {explained.name} gains "
+        f"{gained * 100:.2f} on {rival.name}{against}"
     )
+    late = [one.name for one in outcomes[RIVAL + 1 :] if one.scenario.handling.hang.takes_job]
+    if late:
+        yield (
+            f"{late[0]}: a hang is decided later than the survivors give up; lower stall_factor, "
+            "or raise TorchFT's timeouts (--give-up)"
+        )
     if explained.scenario.handling.slow.after_s is None and explained.scenario.mix.slow > 0.0:
         yield (
             "a slow rank is never evicted: it is slower by less than straggler_ratio (1.5), or "
@@ -217,9 +223,14 @@ def _how(outcomes: Sequence[Outcome]) -> Iterator[str]:
     found = outcomes[0].simulated
     if found is not None:
         yield (
-            f"simulated: {found.days:,.0f} days a way, with two standard errors; formulas and "
-            "sources of all numbers: docs/goodput.md"
+            f"simulated: as long as {_planned(outcomes[0]):,.0f} faults take, ± two standard "
+            "errors; formulas and the source of each number: docs/goodput.md"
         )
+
+
+def _planned(one: Outcome) -> float:
+    found, mtbf_s = one.simulated, one.scenario.job.mtbf_s
+    return 0.0 if found is None else found.days * DAY_S / mtbf_s
 
 
 def _job(scenario: Scenario) -> str:
