@@ -21,6 +21,7 @@ examples:
   lightkeeper incidents                                    what went wrong, and what was done
   lightkeeper admit -- torchrun train.py                   start a group, unless its host is refused
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
+  lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
 
 every command explains itself: lightkeeper COMMAND --help

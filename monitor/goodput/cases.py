@@ -194,7 +194,7 @@ def ways(
     false evictions.
     """
     rows = [(name, detected, 0.0) for name, detected in kept]
-    if false_per_day > 0.0:
+    if false_per_day != 0.0:  # a negative one is refused below
         rows.append((f"+ {false_per_day:g} false a day", kept[-1][1], false_per_day))
     found = [
         lightkeeper(

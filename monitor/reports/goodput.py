@@ -220,17 +220,11 @@ def _worth(scenario: Scenario) -> str:
 
 
 def _how(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    found = outcomes[0].simulated
-    if found is not None:
-        yield (
-            f"simulated: as long as {_planned(outcomes[0]):,.0f} faults take, ± two standard "
-            "errors; formulas and the source of each number: docs/goodput.md"
-        )
-
-
-def _planned(one: Outcome) -> float:
-    found, mtbf_s = one.simulated, one.scenario.job.mtbf_s
-    return 0.0 if found is None else found.days * DAY_S / mtbf_s
+    one = outcomes[0]
+    if one.simulated is not None:
+        faults = one.simulated.days * DAY_S / one.scenario.job.mtbf_s
+        yield f"simulated as long as {faults:,.0f} faults take; ± is two standard errors"
+    yield "formulas, and the source of each number: docs/goodput.md"
 
 
 def _job(scenario: Scenario) -> str:
