@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
+# kept, whatever the environment says: to compile the tests with their assertions explained takes
+# each of two workers 10 s of CPU
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
 
@@ -27,14 +30,14 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
-	$(BIN)/python -m pytest -q -m integration $(ARGS)
+	$(PYTEST) -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
+	$(PYTEST) -q -m integration $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
+	$(PYTEST) -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
-	$(BIN)/python -m pytest -q -m integration $(ARGS)
+	$(PYTEST) -q -m integration $(ARGS)
 
 check: lint types contracts  ## lint, types, import contracts
 

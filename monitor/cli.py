@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         quarantine,
         replay,
         run,
+        run_options,
         schedulers,
         status,
         stragglers,
@@ -68,7 +69,13 @@ def build_parser() -> argparse.ArgumentParser:
         add_arguments(made)
         made.set_defaults(carry_out=carry_out)
 
-    add("monitor", "watch a job, evict the sick", run.EXAMPLES, run.add_arguments, run.run)
+    add(
+        "monitor",
+        "watch a job, evict the sick",
+        run_options.EXAMPLES,
+        run_options.add_arguments,
+        run.run,
+    )
     add(
         "gate",
         "in front of the Lighthouse: keeps evicted and quarantined groups out of the quorum",

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from monitor.config import ConfigError, KeeperConfig
+from monitor.policy.changes import changes
 from monitor.policy.effective import Effective
 from monitor.policy.options import needs_restart
 from monitor.policy.reading import PolicyError, PolicyFile, policy_from
@@ -81,6 +82,21 @@ def effective(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """One try to read the policy anew, for the audit log."""
+
+    at_s: float
+    by: str
+    path: Path | None
+    number: int
+    """Of the load that holds now."""
+    changed: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Key -> what it was and what it is."""
+    problems: tuple[str, ...] = ()
+    """Why it was refused; empty where it was not."""
+
+
 class Rulebook:
     """The policy of one monitor. Safe to use from any thread.
 
@@ -95,6 +111,8 @@ class Rulebook:
         self._current = self._applied = first
         self._fresh: Effective | None = None
         self._problems: tuple[str, ...] = ()
+        self.told: Callable[[Reload], None] = lambda _: None
+        """Hears of every reload, refused ones too."""
 
     @property
     def current(self) -> Effective:
@@ -114,12 +132,22 @@ class Rulebook:
         with self._lock:
             return self._problems
 
-    def reload(self, now_s: float) -> Effective:
-        """Read the file again.
+    def reload(self, now_s: float, by: str = "a person") -> Effective:
+        """Read the file again, because somebody says so.
 
         Raises:
             PolicyError: nothing has changed, and why.
         """
+        try:
+            made, seen = self._load(now_s, by)
+        except PolicyError as exc:
+            held = self.current
+            self.told(Reload(now_s, by, held.path, held.number, problems=exc.problems))
+            raise
+        self.told(seen)
+        return made
+
+    def _load(self, now_s: float, by: str) -> tuple[Effective, Reload]:
         with self._lock:
             try:
                 path = _file_of(self._current)
@@ -127,9 +155,10 @@ class Rulebook:
             except PolicyError as exc:
                 self._problems = exc.problems
                 raise
+            changed = changes(self._current, made)
             self._problems = ()
             self._current = self._fresh = made
-            return made
+            return made, Reload(now_s, by, made.path, made.number, changed)
 
     def take(self) -> Effective | None:
         """What a reload has brought since this was last asked."""

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from worker_server import wire
+from worker_server.accelerators import accelerators_from
 from worker_server.environment import SettingError
 from worker_server.place import Read, place_from, read_file
 
@@ -136,6 +137,7 @@ def identity_from(
         pid=pid,
         incarnation=incarnation,
         place=place_from(environ, hostname, read),
+        accelerators=accelerators_from(environ),
     )
 
 

@@ -133,9 +133,10 @@ def _author(body: Mapping[str, Any]) -> str:
 @changing.post("/v1/groups/<group>/evict")
 def evict(group: str) -> Response:
     """Evict a group because a person says so."""
-    reason = text_of(json_body(), "reason")
+    body = json_body()
+    reason = text_of(body, "reason")
     try:
-        incident_id = the_desk().evict(GroupName(group), reason)
+        incident_id = the_desk().evict(GroupName(group), reason, _author(body))
     except NotPossible as exc:
         raise Refusal(409, str(exc)) from exc
     switch = the_desk().pause

@@ -34,8 +34,8 @@ class Desk:
     fetcher: Fetcher
     metrics: CollectorRegistry
     view: Callable[[], View | None]
-    evict: Callable[[GroupName, str], IncidentId]
-    """Raises `NotPossible`."""
+    evict: Callable[[GroupName, str, str], IncidentId]
+    """Which, why, who asks. Raises `NotPossible`."""
     tick_s: float
     version: str
     token: str | None = field(default=None, repr=False)

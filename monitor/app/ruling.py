@@ -34,11 +34,13 @@ def reload() -> Response:
     rules = the_desk().rules
     if rules is None:
         raise Refusal(409, "this monitor has no policy to reload")
+    body = json_body()
+    author = text_of(body, "author", 100) if "author" in body else "a person"
     try:
-        rules.reload(time.time())
+        rules.reload(time.time(), author)
     except PolicyError as exc:
-        body = {"error": "nothing has changed: " + "; ".join(exc.problems)}
-        return answer({**body, "problems": list(exc.problems)}, 400)
+        told = {"error": "nothing has changed: " + "; ".join(exc.problems)}
+        return answer({**told, "problems": list(exc.problems)}, 400)
     return answer(_body())
 
 

@@ -65,7 +65,7 @@ def account(case: Case) -> Account:
     else:
         without = without_us(case, lost)
         saved = _saved(case, without, lost)
-    weight, facts = case.terms.weight, case.facts
+    weight, facts = case.weight, case.facts
     who, why = _decided(case)
     return Account(
         decided_by=who,
@@ -80,7 +80,7 @@ def account(case: Case) -> Account:
         eviction_cost=cost.times(weight),
         without_us=without.times(weight),
         saved=saved.times(weight),
-        unit=case.terms.unit,
+        unit=case.unit,
         ran_on=() if facts is None else _all(facts.hosts),
         back_on=() if facts is None else _all(facts.back_on),
         final=not case.incident.open and _complete(case),
@@ -170,6 +170,7 @@ def account_to_json(one: Account) -> dict[str, Any]:
                 "seconds": _round(span.seconds),
                 "result": span.result,
                 "detail": span.detail,
+                "deadline_s": _round(span.deadline_s),
             }
             for span in one.rungs
         ],
@@ -181,6 +182,7 @@ def account_to_json(one: Account) -> dict[str, Any]:
                 "seconds": _round(span.seconds),
                 "reason": span.reason,
                 "release": span.release,
+                "ended_by": span.ended_by,
             }
             for span in one.holds
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,3 +69,15 @@ def amount_to_json(amount: Amount) -> dict[str, Any]:
 
 def _round(value: float | None) -> float | None:
     return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
+
+
+def bounds(amount: Mapping[str, Any]) -> str:
+    """`183 to 435`, `at least 12`, `cannot tell`."""
+    low, high = amount["low"], amount["high"]
+    if low is None and high is None:
+        return "cannot tell"
+    if low is None:
+        return f"at most {high:.0f}"
+    if high is None:
+        return f"at least {low:.0f}"
+    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from monitor.audit.aftermath import Aftermath, aftermath_from_json
 from monitor.audit.case import DEFAULTS, Case, Terms, sound_evictions, sound_rows
 from monitor.audit.facts import FleetFacts, facts_from_json
 from monitor.audit.review import Review, review_from_json
@@ -16,6 +17,7 @@ from monitor.store import DecisionRow, Remembered
 
 FACTS: Final = "facts"
 REVIEW: Final = "review"
+AFTERMATH: Final = "aftermath"
 """Parts of an incident's books in the store."""
 
 
@@ -25,6 +27,8 @@ class Books:
 
     facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
     reviews: Mapping[IncidentId, Review] = field(default_factory=dict)
+    aftermaths: Mapping[IncidentId, Aftermath] = field(default_factory=dict)
+    """Of evictions by hand."""
     evictions: Mapping[IncidentId, Sequence[EvictionProgress]] = field(default_factory=dict)
     """All, where the view has the latest of each incident."""
     terms: Terms = DEFAULTS
@@ -46,12 +50,15 @@ def books_of(remembered: Remembered, terms: Terms) -> Books:
     """What the store holds of them; a part that cannot be read is left out."""
     facts: dict[IncidentId, FleetFacts] = {}
     reviews: dict[IncidentId, Review] = {}
+    aftermaths: dict[IncidentId, Aftermath] = {}
     for incident_id, part, body in remembered.audit:
         if part == FACTS and (noted := facts_from_json(body)) is not None:
             facts[incident_id] = noted
         elif part == REVIEW and (said := review_from_json(body)) is not None:
             reviews[incident_id] = said
-    return Books(facts, reviews, by_incident(remembered.evictions), terms)
+        elif part == AFTERMATH and (after := aftermath_from_json(body)) is not None:
+            aftermaths[incident_id] = after
+    return Books(facts, reviews, aftermaths, by_incident(remembered.evictions), terms)
 
 
 def by_incident(

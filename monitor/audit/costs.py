@@ -20,8 +20,12 @@ def lost_by_others(case: Case) -> Amount:  # noqa: PLR0911 - one reason a line
         return nothing("it never fired")
     if facts is None:
         return unknown(NO_FACTS)
+    if facts.within is not None:
+        return nothing(f"counted with {facts.within}")
     if facts.others == 0:
         return nothing("there was no other group")
+    if verdict.kind is Kind.BY_HAND:
+        return _new_quorum(case, facts)
     if verdict.kind is Kind.STRAGGLER:
         if not verdict.lost_s >= 0:  # NaN too
             return unknown("a damaged record")
@@ -61,6 +65,8 @@ def lost_by_own(case: Case) -> Amount:
         return nothing("no group is accused")
     if facts is None:
         return unknown(NO_FACTS)
+    if facts.within is not None:
+        return nothing(f"counted with {facts.within}")
     if not incident.verdict.stops and not case.evicted:
         return nothing("the group went on")
     began_s = case.began_s
@@ -93,11 +99,20 @@ def eviction_cost(case: Case) -> Amount:
         return nothing("nobody was evicted")
     if facts is None:
         return unknown(NO_FACTS)
-    away = _away(case, facts, asked_s)
+    return _away(case, facts, asked_s).plus(_stall(case, facts, asked_s))
+
+
+def _new_quorum(case: Case, facts: FleetFacts) -> Amount:
+    """What an eviction by hand cost the others."""
+    asked_s = case.asked_s
+    return nothing("nobody was asked") if asked_s is None else _stall(case, facts, asked_s)
+
+
+def _stall(case: Case, facts: FleetFacts, asked_s: float) -> Amount:
+    """At most until they committed without it; nobody saw how much of that they stood."""
     commit_s = case.incident.milestones.survivor_commit_s
     most_s = None if commit_s is None else facts.others * max(0.0, commit_s - asked_s)
-    stall = Amount(0.0, most_s, f"{_ranks(facts.others)} needed a new quorum")
-    return away.plus(stall)
+    return Amount(0.0, most_s, f"{_ranks(facts.others)} needed a new quorum")
 
 
 def _until(case: Case) -> float:

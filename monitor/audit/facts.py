@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from monitor.incident import Incident
-from monitor.names import GroupName, Host
+from monitor.names import GroupName, Host, IncidentId
 from monitor.snapshot import Observation, Snapshot
 
+GPUS_MAX: Final = 1024.0
+"""More accelerators has no rank."""
 Hosts = Mapping[GroupName, tuple[Host, ...]]
 
 
@@ -25,30 +27,56 @@ class FleetFacts:
     """Where the accused groups ran."""
     back_on: Hosts = field(default_factory=dict)
     """Where they ran when they committed again."""
+    within: IncidentId | None = None
+    """Whose account has what this one lost: that of the incident that accused a group when a person
+    evicted it, or that of the person's eviction where the incident came of it."""
+    gpus_per_rank: float | None = None
+    """What all of these ranks said of themselves, alike; None: they did not, or not alike."""
 
 
-def facts_of(snapshot: Snapshot, incident: Incident) -> FleetFacts:
+def facts_of(
+    snapshot: Snapshot, incident: Incident, within: IncidentId | None = None
+) -> FleetFacts:
     """The fleet as this tick shows it."""
-    own = [one for one in snapshot.observations if one.identity.group in incident.groups]
-    others = [one for one in snapshot.observations if one.identity.group not in incident.groups]
+    return facts_of_groups(snapshot, incident.groups, within)
+
+
+def facts_of_groups(
+    snapshot: Snapshot, groups: Collection[GroupName], within: IncidentId | None = None
+) -> FleetFacts:
+    """The fleet as this tick shows it, these groups being put out."""
+    own = [one for one in snapshot.observations if one.identity.group in groups]
+    rest = [one for one in snapshot.observations if one.identity.group not in groups]
+    others = [one for one in rest if _alive(one)]
+    told = {one.identity.accelerators for one in (*own, *others)}
+    gpus = told.pop() if len(told) == 1 else None
     return FleetFacts(
-        own=len(own), others=sum(_alive(one) for one in others), hosts=_hosts(snapshot, incident)
+        own=len(own),
+        others=len(others),
+        hosts=_hosts(snapshot, groups),
+        within=within,
+        gpus_per_rank=float(gpus) if gpus else None,
     )
 
 
 def with_return(facts: FleetFacts, snapshot: Snapshot, incident: Incident) -> FleetFacts:
     """The same, and where the groups came back."""
-    return replace(facts, back_on=_hosts(snapshot, incident))
+    return return_to(facts, snapshot, incident.groups)
+
+
+def return_to(facts: FleetFacts, snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
+    """The same, and where these groups came back."""
+    return replace(facts, back_on=_hosts(snapshot, groups))
 
 
 def _alive(one: Observation) -> bool:
     return one.report is not None and one.report.process.alive
 
 
-def _hosts(snapshot: Snapshot, incident: Incident) -> Hosts:
+def _hosts(snapshot: Snapshot, groups: Collection[GroupName]) -> Hosts:
     found: dict[GroupName, set[Host]] = {}
     for one in snapshot.observations:
-        if one.identity.group in incident.groups:
+        if one.identity.group in groups:
             found.setdefault(one.identity.group, set()).add(one.identity.host)
     return {group: tuple(sorted(hosts)) for group, hosts in sorted(found.items())}
 
@@ -60,6 +88,8 @@ def facts_to_json(facts: FleetFacts) -> dict[str, Any]:
         "others": facts.others,
         "hosts": {group: list(hosts) for group, hosts in facts.hosts.items()},
         "back_on": {group: list(hosts) for group, hosts in facts.back_on.items()},
+        "within": facts.within,
+        "gpus_per_rank": facts.gpus_per_rank,
     }
 
 
@@ -68,9 +98,20 @@ def facts_from_json(body: Any) -> FleetFacts | None:
     try:
         own, others = int(body["own"]), int(body["others"])
         hosts, back_on = _read(body["hosts"]), _read(body.get("back_on", {}))
+        within, gpus = body.get("within"), body.get("gpus_per_rank")
+        known = None if gpus is None else float(gpus)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-    return None if min(own, others) < 0 else FleetFacts(own, others, hosts, back_on)
+    if min(own, others) < 0:
+        return None
+    return FleetFacts(
+        own=own,
+        others=others,
+        hosts=hosts,
+        back_on=back_on,
+        within=None if within is None else IncidentId(str(within)),
+        gpus_per_rank=known if known is not None and 0 < known <= GPUS_MAX else None,
+    )
 
 
 def _read(body: Mapping[str, Any]) -> Hosts:

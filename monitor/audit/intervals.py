@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from monitor.audit.case import Case, is_time
+from monitor.detectors.verdict import Kind
 from monitor.snapshot import EvictionProgress
+from monitor.store import DecisionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class RungSpan:
     """None while it is under way, or where nobody saw its end."""
     result: str | None
     detail: str
+    deadline_s: float | None = None
+    """Seconds that it was given."""
 
     @property
     def seconds(self) -> float | None:
@@ -61,6 +65,8 @@ class HoldSpan:
     """The latest."""
     release: str | None = None
     """What would release it."""
+    ended_by: str | None = None
+    """What came when it let go; None while it holds."""
 
     @property
     def seconds(self) -> float | None:
@@ -86,7 +92,8 @@ def _causes(case: Case) -> Iterator[tuple[str, float]]:
         ("decided", decided_s(case)),
         ("asked", case.asked_s),
     )
-    return ((name, at_s) for name, at_s in moments if is_time(at_s))
+    skipped = ("seen", "firing") if case.incident.kind is Kind.BY_HAND else ()
+    return ((name, at_s) for name, at_s in moments if is_time(at_s) and name not in skipped)
 
 
 def _effects(case: Case) -> list[tuple[str, float]]:
@@ -123,6 +130,7 @@ def rung_spans(case: Case) -> tuple[RungSpan, ...]:
             end_s=rung.finished_s,
             result=None if rung.result is None else str(rung.result),
             detail=rung.detail,
+            deadline_s=rung.deadline_s,
         )
         for progress in case.evictions
         for rung in progress.rungs
@@ -130,12 +138,19 @@ def rung_spans(case: Case) -> tuple[RungSpan, ...]:
     return tuple(sorted(found, key=lambda span: span.start_s))
 
 
+def _ended_by(case: Case, after: DecisionRow | None) -> str | None:
+    if after is None:
+        return None if case.incident.open else f"it was over: {case.incident.resolution or '?'}"
+    return "it was decided to evict" if after.guard is None else f"{after.guard} held instead"
+
+
 def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
     """Guards that held, oldest first; one that only changed its words goes on."""
     found: list[HoldSpan] = []
     rows = sorted(case.decisions, key=lambda row: row.at_s)
     for number, row in enumerate(rows):
-        end_s = rows[number + 1].at_s if number + 1 < len(rows) else case.ended_s
+        after = rows[number + 1] if number + 1 < len(rows) else None
+        end_s = case.ended_s if after is None else after.at_s
         if row.action == "evict" or row.guard is None:
             continue
         start_s = row.at_s
@@ -143,5 +158,6 @@ def hold_spans(case: Case) -> tuple[HoldSpan, ...]:
             start_s = found.pop().start_s
         release = row.body.get("release")
         told = None if release is None else str(release)
-        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, told))
+        ended_by = _ended_by(case, after)
+        found.append(HoldSpan(row.guard, start_s, end_s, row.reason, told, ended_by))
     return tuple(found)

@@ -13,10 +13,13 @@ from typing import Any, Final
 from monitor.audit.review import Review
 from monitor.incident import Incident, State
 from monitor.names import IncidentId
+from monitor.rulebook import Reload
 from monitor.snapshot import EvictionProgress, Pause
 from monitor.store import Change, DecisionRow, DecisionState, QuarantineEvent, Scope
 
 OURSELVES: Final = "lightkeeper"
+_PROBLEMS_KEPT: Final = 20
+"""Of a policy that is refused: the file may be a large one of another kind."""
 Line = dict[str, Any]
 
 
@@ -128,6 +131,17 @@ def paused(before: Pause | None, after: Pause | None, now_s: float) -> Iterator[
         expired = before.until_s is not None and before.until_s <= now_s
         by, why = (OURSELVES, "its time is over") if expired else ("a person", "resumed")
         yield line(now_s, "pause", by, "resumed", why)
+
+
+def reload(seen: Reload) -> Line:
+    """The policy was read anew, or was not."""
+    file = "no file" if seen.path is None else str(seen.path)
+    told: dict[str, Any] = {"file": file, "load": seen.number}
+    if seen.problems:
+        why = f"{len(seen.problems)} wrong: " + "; ".join(seen.problems[:_PROBLEMS_KEPT])
+        return line(seen.at_s, "policy", seen.by, "reload refused", why, changed=None, **told)
+    keys = ", ".join(seen.changed) or "nothing changed"
+    return line(seen.at_s, "policy", seen.by, "reloaded", keys, changed=dict(seen.changed), **told)
 
 
 def review(incident_id: IncidentId, said: Review) -> Line:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monitor.audit.account import Account, account
 from monitor.audit.amounts import Amount, amount_to_json, nothing
-from monitor.audit.case import Case
+from monitor.audit.case import RANK_SECONDS, Case
 from monitor.audit.review import Judgement
 
 
@@ -67,8 +67,21 @@ def summed(amounts: Sequence[Amount]) -> Sum:
     return Sum(Amount(total.low, total.high, words), len(known), missing)
 
 
+def alike(cases: Sequence[Case]) -> tuple[str, Sequence[Case]]:
+    """The same cases in one unit: GPU-seconds where all that counted ranks know of their GPUs."""
+    units = {case.unit for case in cases if case.facts is not None or case.gpus_per_rank}
+    if len(units) == 1:
+        return units.pop(), cases
+    told = [
+        case if case.facts is None else replace(case, facts=replace(case.facts, gpus_per_rank=None))
+        for case in cases
+    ]
+    return RANK_SECONDS, told
+
+
 def totals_to_json(cases: Sequence[Case], since_s: float | None, now_s: float) -> dict[str, Any]:
     """The body of `GET /v1/audit`."""
+    unit, cases = alike(cases)
     accounts = [account(case) for case in cases]
     judged = reviews(cases)
     kinds: dict[str, list[Account]] = {}
@@ -77,7 +90,7 @@ def totals_to_json(cases: Sequence[Case], since_s: float | None, now_s: float) -
     return {
         "since_s": since_s,
         "until_s": now_s,
-        "unit": cases[0].terms.unit if cases else "rank-seconds",
+        "unit": unit,
         **_sums(accounts),
         "outcomes": dict(sorted(Counter(one.outcome for one in accounts).items())),
         "kinds": {kind: _sums(found) for kind, found in sorted(kinds.items())},

@@ -31,7 +31,7 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "--gpus-per-rank",
         type=float,
         metavar="N",
-        help="reckon in GPU-seconds (default: in rank-seconds)",
+        help="reckon in GPU-seconds (default: as the ranks say, else in rank-seconds)",
     )
 
 

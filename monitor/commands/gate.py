@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,12 +18,14 @@ from monitor.app import ServeError, parse_bind
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.token import add_token_option, read_token
 from monitor.gate import bequest
-from monitor.gate.keeper import Estate, Keeper, Worker, describe, succeed
-from monitor.gate.serve import Options, listen
+from monitor.gate.keeper import Estate, Keeper, Worker
+from monitor.gate.serve import Options, listen, resolve
+from monitor.gate.succession import describe, orphans, succeed, told
 
 log = logging.getLogger("lightkeeper.gate")
 
 DEFAULT_ADMIN: Final = "127.0.0.1:8471"
+_PATIENCE_S: Final = 3.0
 
 EXAMPLES = """\
 examples:
@@ -29,7 +33,7 @@ examples:
     lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 --token-file token
   whom it sees and refuses:
     curl http://127.0.0.1:8471/v1/gate
-  the list survives a restart of the gate while the monitor is away:
+  the list and the count of quorums survive a restart of the host:
     lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 \\
         --token-file token --state /var/lib/lightkeeper/gate.json
 """
@@ -47,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the monitor looks and denies (default: %(default)s)",
     )
     add_token_option(parser)
-    add("--state", type=Path, metavar="FILE", help="keeps the list of denials over a restart")
+    add(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="keeps the list of denials and the count of quorums over a restart",
+    )
     add("--verbose", action="store_true", help="log what is refused and who breaks the protocol")
 
 
@@ -76,12 +85,60 @@ def carry_out(args: argparse.Namespace) -> int:
 
 
 def _estate(bind: tuple[str, int], admin: tuple[str, int]) -> Estate:
-    """Our own sockets, or those of a worker whose keeper died."""
-    found = succeed(bequest.successor_address(*bind))
+    """Our own sockets, or those of a worker whose keeper died.
+
+    An address in use is tried again for a moment: a worker that has just lost its keeper may not
+    have noticed, and one that was stopped takes its time to end.
+    """
+    until_s = time.monotonic() + _PATIENCE_S
+    while True:
+        found = _inherited(bind)
+        if found is not None:
+            _move_admin(found, admin)
+            return found
+        try:
+            return Estate(_listeners(bind, admin), bequest.Page.make())
+        except CommandError as exc:
+            busy = isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.EADDRINUSE
+            if not busy or time.monotonic() >= until_s:
+                raise
+        time.sleep(0.1)
+
+
+def _inherited(bind: tuple[str, int]) -> Estate | None:
+    try:
+        _, address = resolve(*bind)
+    except OSError as exc:
+        raise _cannot("--bind", bind, exc) from exc
+    found = succeed(address)
     if found is not None:
         log.warning("taken over from the worker of a gate that died: %s", describe(found))
-        return found
-    return Estate([_listen("--bind", bind), _listen("--admin", admin)], bequest.Page.make())
+    return found
+
+
+def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.socket]:
+    made = _listen("--bind", bind)
+    try:
+        return [made, _listen("--admin", admin)]
+    except CommandError:
+        made.close()
+        raise
+
+
+def _move_admin(estate: Estate, admin: tuple[str, int]) -> None:
+    """The admin port is where we are told to have it; where that fails, groups go before."""
+    gate, *others = estate.listeners
+    where = [other.getsockname()[:2] for other in others]
+    try:
+        _, address = resolve(*admin)
+        if address[:2] in where:
+            return
+        estate.listeners = [gate, listen(*admin)]
+    except OSError as exc:
+        log.warning("cannot serve at --admin %s: %s: it stays at %s", admin, exc.strerror, where)
+        return
+    for other in others:
+        other.close()
 
 
 def parse_lighthouse(url: str) -> tuple[str, int]:
@@ -111,5 +168,14 @@ def _listen(option: str, address: tuple[str, int]) -> socket.socket:
     try:
         return listen(*address)
     except OSError as exc:
-        where = f"{address[0]}:{address[1]}"
-        raise CommandError(f"cannot serve at {option} {where}: {exc.strerror}", USAGE) from exc
+        raise _cannot(option, address, exc) from exc
+
+
+def _cannot(option: str, address: tuple[str, int], exc: OSError) -> CommandError:
+    text = f"cannot serve at {option} {address[0]}:{address[1]}: {exc.strerror}"
+    left = ", ".join(told(name) for name in orphans())
+    if left and exc.errno == errno.EADDRINUSE:
+        text += (
+            f"; a worker of a gate that died serves on at {left}: start the gate there, or end it"
+        )
+    return CommandError(text, USAGE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +10,14 @@ from urllib.parse import quote, urlencode
 
 from rich.text import Text
 
+from monitor.audit.amounts import bounds
 from monitor.audit.choose import ChoiceError, span_s
 from monitor.audit.review import Judgement
 from monitor.commands.ask import add_monitor_option, ask, ask_bytes
 from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.login import login
 from monitor.commands.stored import Stored
-from monitor.commands.story import Places, bounds, story
+from monitor.commands.story import Places, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
 from monitor.commands.token import add_token_option, read_token
 from monitor.detectors.verdict import Kind
@@ -175,7 +176,7 @@ def _mark(args: argparse.Namespace) -> int:
         args,
         f"/v1/incidents/{quote(args.id, safe='')}/review",
         method="POST",
-        body={"verdict": args.mark, "note": args.note, "by": args.by or _login()},
+        body={"verdict": args.mark, "note": args.note, "by": args.by or login()},
         token=read_token(args.token_file),
     )
     if args.format == "json":
@@ -183,10 +184,3 @@ def _mark(args: argparse.Namespace) -> int:
     else:
         console().print(Text(f"{said['incident']} is reviewed as {said['review']['judgement']}"))
     return DONE
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        return "a person"

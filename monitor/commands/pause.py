@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 
 from rich.text import Text
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE
+from monitor.commands.login import login
 from monitor.commands.policy import pause_line
 from monitor.commands.tables import console, print_json
 from monitor.commands.token import add_token_option, read_token
@@ -42,7 +42,7 @@ def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_pause(args: argparse.Namespace) -> int:
     """Evict nobody from now on."""
-    body = {"reason": args.reason, "hours": args.hours, "author": _author()}
+    body = {"reason": args.reason, "hours": args.hours, "author": login()}
     token = read_token(args.token_file)
     said = ask(args, "/v1/pause", method="POST", body=body, token=token)
     if args.format == "json":
@@ -60,10 +60,3 @@ def run_resume(args: argparse.Namespace) -> int:
     else:
         console().print(Text("resumed: evictions are decided again", style="green"))
     return DONE
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "a person"

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.tables import cell, console, moment, print_json, table
+from monitor.commands.login import login
+from monitor.commands.tables import cell, console, figure, moment, print_json, table
 from monitor.commands.token import add_token_option, read_token
 from monitor.policy.effective import Effective
 from monitor.policy.reading import PolicyError
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
             return DONE
         case "reload":
             token = read_token(args.token_file)
-            body = ask(args, "/v1/policy/reload", method="POST", token=token)
+            told = {"author": login()}
+            body = ask(args, "/v1/policy/reload", method="POST", token=token, body=told)
         case _ if args.default or args.file is not None:
             body = effective_to_json(_of_file(args.file), 0.0)
         case _:
@@ -98,7 +100,7 @@ def _print(out: Console, body: dict[str, Any]) -> None:
         for name, one in body[part].items():
             if part == "guards" or one["from"] != "default":
                 options.add_row(
-                    cell(name), cell(one["value"]), cell(one["from"]), cell(one["change"])
+                    cell(name), cell(figure(one["value"])), cell(one["from"]), cell(one["change"])
                 )
     out.print(options)
     same = sum(one["from"] == "default" for one in body["thresholds"].values())

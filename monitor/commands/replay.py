@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what if: another threshold of monitor/config.py, repeatable",
+        help="what if: another threshold of monitor/config/, repeatable",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="what if: thresholds from a TOML or JSON file"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from monitor.audit.books import books_of
+from monitor.audit.by_hand import with_by_hand
 from monitor.audit.case import DEFAULTS
 from monitor.audit.choose import Choice, ChoiceError, find
 from monitor.audit.sheet import sheet
@@ -89,12 +90,13 @@ def _view(found: Remembered) -> View:
     decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
     for row in found.decisions:
         decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
+    books = books_of(found, DEFAULTS)
     return View(
         snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
         result=TickResult(now_s),
         observe=False,
-        incidents=found.incidents,
+        incidents=with_by_hand(found.incidents, decisions, books),
         decisions=decisions,
         evictions={one.incident_id: one for one in found.evictions},
-        books=books_of(found, DEFAULTS),
+        books=books,
     )

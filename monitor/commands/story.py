@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from monitor.audit.amounts import bounds
 from monitor.commands.tables import moment
 from monitor.reports.wording import clean, sentence
 
@@ -75,12 +76,19 @@ def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[L
     yield from _title("What happened")
     yield from _wrapped("  ", sentence(str(body["reason"])))
     where = _list(account.get("ran_on", ()))
-    blamed = _list(body["culprits"]) or "nobody"
-    yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
+    if body["kind"] == "by_hand":  # nobody is accused of anything
+        yield from _row("group", f"{_list(body['groups'])}{f' on {where}' if where else ''}")
+    else:
+        yield from _blamed(body, where)
     if body["victims"]:
         yield from _row("waited", _list(body["victims"]))
     for source, seen in body["evidence"].items():
         yield from _row("seen", f"{source}: {seen}")
+
+
+def _blamed(body: Mapping[str, Any], where: str) -> Iterator[Line]:
+    blamed = _list(body["culprits"]) or "nobody"
+    yield from _row("blamed", f"{blamed}{f' on {where}' if where else ''} ({body['confidence']})")
 
 
 def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]:
@@ -88,7 +96,8 @@ def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
     yield from _row("decided by", f"{account.get('decided_by', '?')}: {account.get('why', '?')}")
     for held in account.get("holds", ()):
         release = f"; released by: {held['release']}" if held.get("release") else ""
-        told = f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}{release}"
+        after = f"; then {held['ended_by']}" if held.get("ended_by") else ""
+        told = f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}{release}{after}"
         yield from _row("held", told)
     for rung in account.get("rungs", ()):
         result = f"{rung['result']}, " if rung["result"] else ""
@@ -135,19 +144,8 @@ def _cost(account: Mapping[str, Any]) -> Iterator[Line]:
     names = {"lost": "lost", "without_us": "without us", "saved": "saved"}
     for key, name in names.items():
         amount = account[key]
-        yield from _row(name, f"{bounds(amount)}: {amount['words']}")
-
-
-def bounds(amount: Mapping[str, Any]) -> str:
-    """`183 to 435`, `at least 12`, `cannot tell`."""
-    low, high = amount["low"], amount["high"]
-    if low is None and high is None:
-        return "cannot tell"
-    if low is None:
-        return f"at most {high:.0f}"
-    if high is None:
-        return f"at least {low:.0f}"
-    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
+        why = amount["words"].removeprefix("cannot tell: ")
+        yield from _row(name, f"{bounds(amount)}: {why}")
 
 
 def _reviewed(body: Mapping[str, Any]) -> Iterator[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import sys
 from typing import Any, Final
 
@@ -71,6 +72,13 @@ def show(value: Any) -> str:
 def cell(value: Any) -> Text:
     """A cell; nothing in it is taken for markup."""
     return Text(show(value))
+
+
+def figure(value: Any) -> Any:
+    """A number as people read it: 0.3333333333333333 is 0.3333."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
 
 
 def age(seconds: float | None) -> str:

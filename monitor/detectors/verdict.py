@@ -21,6 +21,11 @@ class Kind(StrEnum):
     REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
+    BY_HAND = "by_hand"  # no fault: a person evicted; no detector says so and no policy rules it
+
+
+FAULTS: tuple[Kind, ...] = tuple(kind for kind in Kind if kind is not Kind.BY_HAND)
+"""What detectors find and policies rule."""
 
 
 class Severity(StrEnum):
@@ -31,9 +36,11 @@ class Severity(StrEnum):
     CRITICAL = "critical"  # somebody waits for ever, or the state is spoilt
 
 
-__all__ = ["Confidence", "Kind", "Severity", "Verdict"]
+__all__ = ["FAULTS", "Confidence", "Kind", "Severity", "Verdict"]
 
-SLOWS_ONLY: frozenset[Kind] = frozenset({Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT})
+SLOWS_ONLY: frozenset[Kind] = frozenset(
+    {Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT, Kind.BY_HAND}
+)
 """Kinds that stop nobody: beside them the fleet still has a pace to compare."""
 
 

@@ -1,7 +1,8 @@
 """Carries out an `Evict`: asks, then confirms by looking. Believes no answer.
 
-Belongs here: the ladder, its looks, its worker thread. Does not belong here: whether to evict
-(policy). Theory of operation: one worker thread takes one eviction at a time and climbs a ladder:
+Belongs here: the ladder, its looks, its worker thread (`worker`), how far each eviction came
+(`cases`). Does not belong here: whether to evict (policy). Theory of operation: one worker thread
+takes one eviction at a time and climbs a ladder:
 
 1. evidence: flight records, stacks and states of the group are saved, see `monitor.evidence`;
    it waits for that a few seconds at most. Culprits of a standstill that move by then are let go.

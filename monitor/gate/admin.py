@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -36,7 +35,6 @@ class Desk:
     arrivals: Arrivals
     memory: Memory
     token: str | None
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def application(self) -> web.Application:
         """Its routes."""
@@ -70,8 +68,12 @@ class Desk:
     async def _health(self, request: web.Request) -> web.Response:
         del request
         up = {True: "up", False: "away", None: "not looked at yet"}[self.core.lighthouse.up]
-        text = f"ok: the Lighthouse is {up}\n"
-        return web.Response(text=text + (f"{self.memory.trouble}\n" if self.memory.trouble else ""))
+        lines = [f"ok: the Lighthouse is {up}"]
+        if self.memory.trouble is not None:
+            lines.append(self.memory.trouble)
+        if self.arrivals.keeping is not None and not self.arrivals.keeping.kept:
+            lines.append("the keeper is gone: start `lightkeeper gate` again on the same address")
+        return web.Response(text="\n".join(lines) + "\n")
 
     async def _deny(self, request: web.Request) -> web.Response:
         if self.token is None:
@@ -88,8 +90,7 @@ class Desk:
         if self.core.doorman.denials != before or self.memory.trouble is not None:
             if self.arrivals.keeping is not None:
                 self.arrivals.keeping.denied(self.core)
-            async with self._writing:  # in a thread: a disk that hangs holds up no heartbeat
-                await asyncio.to_thread(self.memory.keep, self.core.doorman.denials)
+            await self.memory.keep(self.core.doorman.denials)
         return web.json_response(denials_json(self.core.doorman.denials))
 
 

@@ -23,9 +23,11 @@ DATAGRAM_MAX: Final = 192 * 1024
 _ASKED_MAX: Final = 64 * 1024
 """A larger quorum request is not kept: it is lost with its worker, as without a keeper."""
 
-OPTIONS, LISTENERS, CLIENT, ASKED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE = (
-    b"O", b"L", b"C", b"Q", b"A", b"X", b"D", b"N", b"G", b".",
+OPTIONS, LISTENERS, CLIENT, ASKED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, READY = (
+    b"O", b"L", b"C", b"Q", b"A", b"X", b"D", b"N", b"G", b".", b"E", b"R",
 )  # fmt: skip
+ORPHANS: Final = "lightkeeper-gate/2/"
+"""Begins the name under which an orphan waits; the number is that of what both say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,21 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(files)
 
 
-def successor_address(host: str, port: int) -> bytes:
-    """Where a worker that lost its keeper waits for the next one: a name that is no file and
-    goes with the worker.
+def successor_address(address: Any, pid: int | str) -> bytes:
+    """Where a worker that lost its keeper waits for the next one: a name that is no file, goes with
+    the worker, and that nobody else can take beforehand. `address`: a listener's, resolved.
     """
-    return f"\0lightkeeper-gate/{host}/{port}".encode()
+    host, port = address[:2]
+    return f"\0{ORPHANS}{host}/{port}/{pid}".encode()
+
+
+def peer(channel: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", told)
+    return pid, user
 
 
 def same_user(channel: socket.socket) -> bool:
     """Whether the other end is a process of our own user."""
-    peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", peer)[1]) == os.getuid()
+    return peer(channel)[1] == os.getuid()

@@ -1,51 +1,31 @@
-"""One HTTP/2 connection, seen from either end: frames in, frames out, flow control.
+"""One HTTP/2 connection, seen from either end: frames in, and what each of them means.
 
-Theory of operation. What comes in is cut into frames and handed to `on_...`; what goes out is
-gathered and written once a turn of the loop. Windows are kept hop by hop: bytes that came in are
-given back to the sender (`credit`) only when they went out on the other side, so that a peer that
-reads slowly holds up to one window of memory and slows nobody but its own counterpart. A breach
-of the protocol ends this connection and no other.
+Theory of operation. What comes in is cut into frames and handed to `on_...`; what goes out is in
+`outgoing`. Windows are kept hop by hop: bytes that came in are given back to the sender (`credit`)
+only when they went out on the other side, so that a peer that reads slowly holds up to one window
+of memory and slows nobody but its own counterpart. A breach of the protocol ends this connection
+and no other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from monitor.gate import frames
 from monitor.gate.headers import BLOCK_MAX
+from monitor.gate.outgoing import Flushes, Outgoing
 
 _HELD_WRITES: Final = "its writes"
-_QUEUE_ITEM = tuple[int, bytes, bool]  # kind of frame, payload or block, whether it ends the stream
 
 
-class Flushes(Protocol):
-    """Whoever writes out what was gathered, at the end of a turn."""
-
-    def dirty(self, connection: Connection) -> None:
-        """A connection has something to write."""
-        ...
-
-    def flush(self) -> None:
-        """Write it."""
-        ...
-
-
-class Connection(asyncio.Protocol):
+class Connection(Outgoing, asyncio.Protocol):
     """Frames, windows and bookkeeping that client and Lighthouse have in common."""
-
-    transport: asyncio.Transport
 
     def __init__(self, shared: Flushes, *, window: int) -> None:
         """`window`: how many bytes the other side may send before they went on."""
-        self._shared = shared
+        super().__init__(shared)
         self._reader = frames.FrameReader()
-        self._out: list[bytes] = []
-        self._open_window = frames.WINDOW_DEFAULT  # for what we send
-        self._initial = frames.WINDOW_DEFAULT
-        self._windows: dict[int, int] = {}
-        self._queued: dict[int, deque[_QUEUE_ITEM]] = {}
         self._own_window = window
         self._inside = 0  # bytes received that did not go on yet
         self._credit = 0
@@ -53,16 +33,6 @@ class Connection(asyncio.Protocol):
         self._block: tuple[int, int, bytearray] | None = None
         self._reading_held: set[str] = set()
         self.closed = False
-
-    @property
-    def room(self) -> int:
-        """Bytes that the other side takes now, of all streams together."""
-        return self._open_window
-
-    @property
-    def initial_room(self) -> int:
-        """Bytes that it takes of a new stream."""
-        return self._initial
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -102,84 +72,7 @@ class Connection(asyncio.Protocol):
         if not self._reading_held and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    # -- sending ------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Gather; goes out with the next flush."""
-        if not self._out:
-            self._shared.dirty(self)
-        self._out.append(data)
-
-    def flush(self) -> None:
-        """Write what was gathered."""
-        out, self._out = self._out, []
-        if out and not self.transport.is_closing():
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-
-    def send_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """A header block, after what is queued for its stream."""
-        if stream in self._queued:
-            self._queued[stream].append((frames.HEADERS, block, end))
-            return
-        self.write(frames.headers(stream, block, end=end))
-        if end:
-            self._windows.pop(stream, None)
-
-    def send_data(self, stream: int, data: bytes, *, end: bool) -> None:
-        """As much as the windows allow; the rest when they open."""
-        size = len(data)
-        room = self._windows.get(stream, self._initial)
-        if (
-            size <= frames.FRAME_MAX
-            and stream not in self._queued
-            and (size == 0 or size <= min(room, self._open_window))
-        ):
-            self._put(stream, data, room, end=end)
-            return
-        self._queued.setdefault(stream, deque()).append((frames.DATA, data, end))
-        self._drain(stream)
-
-    def _put(self, stream: int, data: bytes, room: int, *, end: bool) -> None:
-        self.write(frames.frame(frames.DATA, frames.END_STREAM if end else 0, stream, data))
-        self._open_window -= len(data)
-        if end:
-            self._windows.pop(stream, None)
-        else:
-            self._windows[stream] = room - len(data)
-        if data:
-            self.went_on(stream, len(data))
-
-    def _drain(self, stream: int) -> None:
-        waiting = self._queued[stream]
-        while waiting:
-            kind, data, end = waiting[0]
-            if kind == frames.HEADERS:
-                waiting.popleft()
-                self.write(frames.headers(stream, data, end=end))
-                continue
-            room = self._windows.get(stream, self._initial)
-            size = min(len(data), room, self._open_window, frames.FRAME_MAX)
-            if size <= 0 < len(data):
-                return
-            rest = data[size:]
-            if rest:
-                waiting[0] = (kind, rest, end)
-            else:
-                waiting.popleft()
-            self._put(stream, data[:size], room, end=end and not rest)
-        del self._queued[stream]
-
-    def send_reset(self, stream: int, code: int) -> None:
-        """End one stream; what is queued for it is dropped."""
-        self.drop(stream)
-        self.write(frames.reset(stream, code))
-
-    def drop(self, stream: int) -> None:
-        """Forget what is still to be sent on a stream."""
-        for kind, data, _ in self._queued.pop(stream, ()):
-            if kind == frames.DATA and data:
-                self.went_on(stream, len(data))
-        self._windows.pop(stream, None)
+    # -- the end --------------------------------------------------------------------------------
 
     def fail(self, code: int, why: str) -> None:
         """End this connection: the other side broke the protocol."""
@@ -281,31 +174,17 @@ class Connection(asyncio.Protocol):
             self._headers(first | frames.END_HEADERS, stream, block)
 
     def _window_update(self, stream: int, more: int) -> None:
-        if stream:
-            if stream in self._windows or stream in self._queued or self.knows(stream):
-                room = self._windows.get(stream, self._initial) + more
-                if room > frames.WINDOW_MAX:
-                    raise frames.FrameError(frames.FLOW_CONTROL_ERROR, "a window over 2 GiB")
-                self._windows[stream] = room
-                if stream in self._queued:
-                    self._drain(stream)
-            return
-        self._open_window += more
-        if self._open_window > frames.WINDOW_MAX:
-            raise frames.FrameError(frames.FLOW_CONTROL_ERROR, "a window over 2 GiB")
-        for waiting in list(self._queued):
-            self._drain(waiting)
+        if not stream:
+            self.open_all(more)
+        elif self.sends_on(stream) or self.knows(stream):
+            self.open_stream(stream, more)
 
     def _settings(self, flags: int, payload: bytes) -> None:
         if flags & frames.ACK:
             return
-        initial = frames.read_settings(payload).get(frames.INITIAL_WINDOW_SIZE, self._initial)
-        for stream in self._windows:
-            self._windows[stream] += initial - self._initial
-        self._initial = initial
+        initial = frames.read_settings(payload).get(frames.INITIAL_WINDOW_SIZE)
         self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        for waiting in list(self._queued):
-            self._drain(waiting)
+        self.begin_streams_with(initial)
 
     def _ping(self, flags: int, payload: bytes) -> None:
         if len(payload) != 8:
@@ -333,10 +212,6 @@ class Connection(asyncio.Protocol):
 
     def knows(self, stream: int) -> bool:
         """Whether this stream is under way."""
-        raise NotImplementedError
-
-    def went_on(self, stream: int, size: int) -> None:
-        """That many bytes of a stream went out here: credit the connection they came from."""
         raise NotImplementedError
 
     def held_up(self, held: bool) -> None:

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from monitor.gate.connection import Connection
 from monitor.gate.denial import Denial
 from monitor.gate.doorman import Doorman, Ruling
 from monitor.gate.group_side import GroupSide
 from monitor.gate.ledger import Entry, Ledger
 from monitor.gate.lighthouse import Lighthouse
 from monitor.gate.messages import read_asking, read_heartbeat
+from monitor.gate.outgoing import Outgoing
 from monitor.gate.quorum_ids import QuorumIds
 from monitor.gate.stream import Kind, Stage, Stream
 from monitor.gate.view import GateView
@@ -54,12 +54,12 @@ class GateCore:
         self.clients: set[GroupSide] = set()
         self.lighthouse = Lighthouse(self, *lighthouse)
         self._waiting: set[GroupSide] = set()
-        self._dirty: list[Connection] = []
+        self._dirty: list[Outgoing] = []
         self._beats: dict[bytes, Entry] = {}
 
     # -- writing --------------------------------------------------------------------------------
 
-    def dirty(self, connection: Connection) -> None:
+    def dirty(self, connection: Outgoing) -> None:
         """A connection has something to write."""
         self._dirty.append(connection)
 

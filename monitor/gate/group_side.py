@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from monitor.gate import frames
-from monitor.gate.connection import Connection
-from monitor.gate.headers import DEADLINE_EXCEEDED, PERMISSION_DENIED, UNAVAILABLE, Blocks, answer
+from monitor.gate.answering import Answering
+from monitor.gate.headers import DEADLINE_EXCEEDED, PERMISSION_DENIED, UNAVAILABLE, Blocks
 from monitor.gate.keeping import told
 from monitor.gate.lighthouse_side import LighthouseSide
 from monitor.gate.messages import whole
+from monitor.gate.passage import Passage
 from monitor.gate.stream import KEPT_MAX, Kind, Stage, Stream, begin
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 STREAMS_MAX: Final = 100
 """Calls under way of one client; a manager has two."""
-_REPLY_MAX: Final = 512 * 1024
-"""A quorum of 2,500 groups. A longer one passes as it comes: more would not fit the window."""
-_RESETS_MAX: Final = 1000
-"""Calls that a client may cancel beyond those that were answered, before it is sent away."""
 _SETTINGS: Final = {
     frames.HEADER_TABLE_SIZE: 0,  # so that a block says all by itself
     frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
@@ -38,23 +35,15 @@ _SETTINGS: Final = {
 _WAITING: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
 
 
-class GroupSide(Connection):
+class GroupSide(Answering):
     """One client."""
 
     def __init__(self, core: GateCore, arrivals: Arrivals, key: int) -> None:
         """`key`: by which the keeper knows this connection."""
-        super().__init__(core, window=frames.WINDOW_DEFAULT)
-        self._core = core
-        self._arrivals = arrivals
-        self.key = key
+        super().__init__(core, arrivals, key)
         self._blocks = Blocks()
-        self.streams: dict[int, Stream] = {}
         self._last = 0
-        self._kept_bytes = 0
-        self._resets_left = _RESETS_MAX
-        self._upstream: LighthouseSide | None = None
-        self._dialing: asyncio.Task[None] | None = None
-        self._leaving = False
+        self._passage = Passage(core, self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Its preface has come: answer with our settings."""
@@ -70,10 +59,7 @@ class GroupSide(Connection):
         self._core.clients.discard(self)
         for stream in list(self.streams.values()):
             self._finish(stream)
-        if self._dialing is not None:
-            self._dialing.cancel()
-        if self._upstream is not None:
-            self._upstream.close()
+        self._passage.close()
 
     def fail(self, code: int, why: str) -> None:
         """End this connection: the client broke the protocol."""
@@ -204,9 +190,8 @@ class GroupSide(Connection):
             self._core.waits(self)
 
     def _pass_on(self, stream: Stream) -> bool:
-        upstream = self._upstream
-        if upstream is None or not upstream.takes:
-            self._dial()
+        upstream = self._passage.open()
+        if upstream is None:
             return False
         if stream.kind is Kind.QUORUM and self._core.lighthouse.settling:
             return False
@@ -225,31 +210,11 @@ class GroupSide(Connection):
         for stream in waiting:
             self._pass_on(stream)
 
-    def _dial(self) -> None:
-        if self._dialing is None and not self.closed:
-            self._dialing = asyncio.get_running_loop().create_task(self._reach())
-
-    async def _reach(self) -> None:
-        try:
-            made = await self._core.lighthouse.connect(self)
-        finally:
-            self._dialing = None
-        if self.closed:
-            made.close()
-            return
-        if not made.closed:
-            self._upstream = made
-        self.advance()
-        self._core.flush()
-
     def lighthouse_left(
         self, left: LighthouseSide, orphans: Sequence[Stream], *, lost: bool = False
     ) -> None:
         """It took these calls and did not answer them; `lost`: and it ended the connection."""
-        if self._upstream is left:
-            self._upstream = None
-        if left.closed:
-            self._core.lighthouse.left(left, lost=lost)
+        self._passage.left(left, lost=lost)
         if self.closed:
             return
         for stream in orphans:
@@ -261,81 +226,6 @@ class GroupSide(Connection):
             else:
                 self._core.ledger.counts.resent += stream.kind is Kind.QUORUM
                 self._wait(stream)
-
-    # -- what the Lighthouse answers ------------------------------------------------------------
-
-    def answer_headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
-        """An answer begins or ends."""
-        self._begin_answer(stream)
-        if stream.reply:  # less than a message, and no more comes
-            self.send_data(stream.number, bytes(stream.reply), end=False)
-            stream.reply.clear()
-        self.send_headers(stream.number, block, end=end)
-        if end:
-            self._answered(stream)
-
-    def answer_data(self, stream: Stream, data: bytes, *, end: bool) -> None:
-        """A part of an answer; a quorum passes as a whole, see `quorum_ids`."""
-        self._begin_answer(stream)
-        if stream.kind is Kind.QUORUM and not stream.replied:
-            stream.reply += data
-            if not end and whole(stream.reply) is False and len(stream.reply) < _REPLY_MAX:
-                return
-            data, stream.replied = self._numbered(bytes(stream.reply)), True
-            stream.reply.clear()
-        self.send_data(stream.number, data, end=end)
-        if end:
-            self._answered(stream)
-
-    def _numbered(self, message: bytes) -> bytes:
-        """The keeper knows of another number before the client does."""
-        ids, keeping = self._core.quorum_ids, self._arrivals.keeping
-        before = ids.highest
-        passed = ids.framed(message)
-        if keeping is not None and ids.highest != before:
-            keeping.numbered(self._core)
-        return passed
-
-    def _begin_answer(self, stream: Stream) -> None:
-        if not stream.answered:
-            stream.answered = True
-            self._core.answered(stream)
-
-    def _answered(self, stream: Stream) -> None:
-        self._resets_left = min(self._resets_left + 1, _RESETS_MAX)
-        self._finish(stream)
-
-    def answer_reset(self, stream: Stream, code: int) -> None:
-        """The Lighthouse ends a call without an answer."""
-        self.send_reset(stream.number, code)
-        self._finish(stream)
-
-    def _respond(self, stream: Stream, status: int, message: str) -> None:
-        """Answer in the Lighthouse's place: only ever a failure, and always with its reason."""
-        self.send_headers(stream.number, answer(status, message), end=True)
-        if not stream.ended:
-            self.write(frames.reset(stream.number, frames.NO_ERROR))
-        self._forsake(stream, frames.CANCEL)
-
-    def _forsake(self, stream: Stream, code: int) -> None:
-        if stream.via is not None:
-            stream.via.leave(stream, code)
-        self._finish(stream)
-
-    def _finish(self, stream: Stream) -> None:
-        if self.streams.pop(stream.number, None) is None:
-            return
-        if stream.kept:
-            self._kept_bytes -= len(stream.data)
-        elif len(stream.data) > stream.credited:
-            self.ignore(stream.number, len(stream.data) - stream.credited)
-        self._core.finished(stream)
-        if stream.kind is Kind.QUORUM and self._arrivals.keeping is not None:
-            self._core.flush()  # first the answer, then nobody has to remember the question
-            self._arrivals.keeping.over(self.key, stream.number)
-        if self._leaving and not self.streams and not self._queued:
-            self._core.flush()
-            self.close()
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -371,14 +261,9 @@ class GroupSide(Connection):
         call = self.streams.get(stream)
         if call is not None and call.via is not None:
             call.via.credit(call.via_number, size)
-        elif self._upstream is not None:
-            self._upstream.credit(0, size)
+        else:
+            self._passage.credit(size)
 
     def held_up(self, held: bool) -> None:
         """The client reads too slowly, or does again."""
-        if self._upstream is None:
-            return
-        if held:
-            self._upstream.hold_reading("the client")
-        else:
-            self._upstream.let_read("the client")
+        self._passage.hold(held)

@@ -6,7 +6,8 @@ that reads and writes (the worker) is not the one that holds the connections: th
 duplicate of each socket and the bytes of each quorum request under way, reads nothing from the
 network and so has little to die of. When the worker dies or falls silent, a spare one that has
 already started gets all of it. When the keeper itself dies, the worker serves on and hands
-everything to the next `lightkeeper gate` on the same address. Only both at once lose a question.
+everything to the next `lightkeeper gate` on the same address (`orphan`, `succession`). Only both at
+once lose a question.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from monitor.gate import bequest
 from monitor.gate.bequest import Page
@@ -67,7 +68,7 @@ class Estate:
         elif kind == bequest.LEFT:
             self._forget(key)
         elif kind == bequest.DENIED:
-            self.denied = data[1:]
+            self.denied = data[1:] or None
         elif kind == bequest.NUMBERS:
             self.numbers = data[1:]
         for file in files:
@@ -76,6 +77,13 @@ class Estate:
     def _forget(self, key: bytes) -> None:
         self.asked.pop(key, None)
         if (file := self.clients.pop(key, None)) is not None:
+            os.close(file)
+
+    def close(self) -> None:
+        """Nothing of it is ours."""
+        for listener in self.listeners:
+            listener.close()
+        for file in [*self.clients.values(), self.page.file]:
             os.close(file)
 
     def hand_over(self, channel: socket.socket) -> None:
@@ -206,34 +214,3 @@ class Keeper:
         worker.heard_s = time.monotonic()
         self._estate.note(data, files)
         return True
-
-
-def succeed(listener_name: bytes) -> Estate | None:
-    """Take over from a worker whose keeper died; None when there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-        bequest.roomy(channel)
-        channel.settimeout(_GRACE_S)
-        try:
-            channel.connect(listener_name)
-        except OSError:
-            return None
-        if not bequest.same_user(channel):
-            return None
-        estate: Estate | None = None
-        with contextlib.suppress(OSError):
-            while True:
-                data, files = bequest.receive(channel)
-                if data[:1] == bequest.LISTENERS:
-                    *others, page = files
-                    estate = Estate([socket.socket(fileno=file) for file in others], Page(page))
-                elif estate is None or data[:1] in (bequest.GO, b""):
-                    break
-                else:
-                    estate.note(data, files)
-        return estate
-
-
-def describe(estate: Estate) -> dict[str, Any]:
-    """For the log."""
-    asked = sum(len(each) for each in estate.asked.values())
-    return {"clients": len(estate.clients), "quorum requests": asked}

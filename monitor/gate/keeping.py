@@ -6,11 +6,8 @@ Never blocks: where the keeper does not keep up, something is not kept, and is c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
-import logging
-import os
 import socket
 import time
 from collections.abc import Iterable
@@ -19,13 +16,11 @@ from typing import TYPE_CHECKING, Final
 from monitor.gate import bequest
 from monitor.gate.bequest import Asked, Page
 from monitor.gate.denial import denials_json
-from monitor.gate.stream import Kind, Stream
+from monitor.gate.stream import Stream
 
 if TYPE_CHECKING:
     from monitor.gate.gate import GateCore
     from monitor.gate.group_side import GroupSide
-
-log = logging.getLogger("lightkeeper.gate")
 
 _ALIVE_S: Final = 1.0
 
@@ -43,6 +38,8 @@ class Keeping:
         self._slots = [slot for slot in range(bequest.SLOTS) if slot not in used]
         self.missed = 0
         """What the keeper did not take."""
+        self.kept = True
+        """Whether there is a keeper."""
 
     def client(self, transport: asyncio.Transport) -> int:
         """A client has connected; its key."""
@@ -73,8 +70,10 @@ class Keeping:
     def denied(self, core: GateCore) -> None:
         """Another list is in force."""
         body = json.dumps(denials_json(core.doorman.denials)).encode()
-        if len(body) < bequest.DATAGRAM_MAX:
-            self._send(bequest.DENIED + body)
+        if len(body) >= bequest.DATAGRAM_MAX:
+            self.missed += 1
+            body = b""  # an older list would be worse than none, which the monitor teaches anew
+        self._send(bequest.DENIED + body)
 
     def numbered(self, core: GateCore) -> None:
         """The groups are about to be told another quorum id."""
@@ -84,18 +83,20 @@ class Keeping:
         if not bequest.send(self._channel, data, *files):
             self.missed += 1
 
-    async def stay_alive(self, core: GateCore, listeners: list[socket.socket]) -> None:
-        """Say so now and then; when the keeper is gone, wait for the next one."""
-        loop = asyncio.get_running_loop()
-        gone = loop.create_task(self._until_gone())
+    def reports_to(self, channel: socket.socket) -> socket.socket:
+        """From now on; who it was before."""
+        before, self._channel = self._channel, channel
+        return before
+
+    async def stay_alive(self) -> None:
+        """Say so now and then, for as long as there is somebody to say it to."""
+        gone = asyncio.get_running_loop().create_task(self._until_gone())
         try:
             while not gone.done():
                 self._send(bequest.ALIVE)
                 await asyncio.wait([gone], timeout=_ALIVE_S)
         finally:
             gone.cancel()
-        log.warning("the keeper is gone: serving on, until the next `lightkeeper gate` takes over")
-        await self._wait_for_successor(core, listeners)
 
     async def _until_gone(self) -> None:
         loop = asyncio.get_running_loop()
@@ -105,43 +106,6 @@ class Keeping:
                     return
             except OSError:
                 return
-
-    async def _wait_for_successor(self, core: GateCore, listeners: list[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waiting:
-            waiting.setblocking(False)
-            waiting.bind(bequest.successor_address(*listeners[0].getsockname()[:2]))
-            waiting.listen(1)
-            while True:
-                heir, _ = await loop.sock_accept(waiting)
-                if bequest.same_user(heir):
-                    break
-                heir.close()
-        core.flush()
-        heir.setblocking(True)
-        bequest.roomy(heir)
-        with contextlib.suppress(OSError):
-            heir.settimeout(5.0)
-            self._bequeath(heir, core, listeners)
-        os._exit(0)  # at once: from here on the sockets are another's
-
-    def _bequeath(
-        self, heir: socket.socket, core: GateCore, listeners: list[socket.socket]
-    ) -> None:
-        files = [each.fileno() for each in listeners]
-        bequest.send(heir, bequest.LISTENERS, *files, self.page.file)
-        self._channel = heir
-        self.denied(core)
-        self.numbered(core)
-        for client in list(core.clients):
-            found = client.transport.get_extra_info("socket")
-            if found is not None and not client.transport.is_closing():
-                key = client.key.to_bytes(8, "big")
-                bequest.send(heir, bequest.CLIENT + key, found.fileno())
-                for stream in client.streams.values():
-                    if stream.kind is Kind.QUORUM and not stream.answered:
-                        self.asked(client.key, told(client, stream))
-        bequest.send(heir, bequest.GO)
 
 
 def told(client: GroupSide, stream: Stream) -> Asked:

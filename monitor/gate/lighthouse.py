@@ -67,8 +67,10 @@ class Lighthouse:
                         lambda: LighthouseSide(self._core, client), self.host, self.port
                     )
             except OSError:  # TimeoutError is one
-                self._core.ledger.counts.upstream_retries += 1
-                self._went_away()
+                self._failed()
+                continue
+            if made.closed:  # within the turn in which it was made
+                self._failed()
                 continue
             found = transport.get_extra_info("socket")
             with contextlib.suppress(OSError):
@@ -80,10 +82,14 @@ class Lighthouse:
             self._came()
             return made
 
+    def _failed(self) -> None:
+        self._core.ledger.counts.upstream_retries += 1
+        self._went_away()
+
     async def watch(self) -> None:
         """Knock while it is away, look now and then while nobody is connected to it."""
         while True:
-            if not self._sides:
+            if not self._sides or self.up is False:  # one attempt may fail while others are there
                 await self._knock()
             await asyncio.sleep(_KNOCK_S if self.up is False else _LOOK_S)
 
@@ -112,8 +118,9 @@ class Lighthouse:
 
     def left(self, side: LighthouseSide, *, lost: bool) -> None:
         """A connection has ended; `lost`: not by us."""
+        known = side in self._sides
         self._sides.discard(side)
-        if not lost:
+        if not lost or not known:  # unknown: its client left while it was dialed
             return
         now_s = self._core.now_s()
         self._lost_s = [then_s for then_s in self._lost_s if now_s - then_s < _BURST_S] + [now_s]

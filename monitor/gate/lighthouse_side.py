@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from monitor.gate import frames
-from monitor.gate.connection import Connection, Flushes
+from monitor.gate.connection import Connection
+from monitor.gate.outgoing import Flushes
 from monitor.gate.stream import Stream
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class LighthouseSide(Connection):
         """The client no longer waits for this call."""
         if stream.via_number in self.carried:
             self.drop(stream.via_number)
+            self._stream_credit.pop(stream.via_number, None)
             del self.carried[stream.via_number]
             if not self.closed:
                 self.send_reset(stream.via_number, code)

@@ -60,9 +60,13 @@ class _Collector:
         yield "connections", "Clients connected", desk.arrivals.open
         yield "denials", "Entries of the list in force", len(core.doorman.denials)
         trouble = float(desk.memory.trouble is not None)
-        missed = 0 if desk.arrivals.keeping is None else desk.arrivals.keeping.missed
+        keeping = desk.arrivals.keeping
+        missed = 0 if keeping is None else keeping.missed
+        yield "kept", "Whether a keeper stands by", float(keeping is not None and keeping.kept)
+        yield "quorum_id", "The highest quorum id that groups were told", core.quorum_ids.highest
+        yield "lighthouse_restarts", "Seen in quorum ids that fell", core.quorum_ids.restarts
         yield "not_kept", "Connections and requests that the keeper did not take", missed
-        yield "state_trouble", "Whether the list cannot be kept on disk", trouble
+        yield "state_trouble", "Whether --state cannot be read or written", trouble
 
 
 def _counters(counts: Counts) -> Iterator[Metric]:

@@ -13,6 +13,10 @@ changed. Nobody sends the number back, so the Lighthouse never sees the other on
 How a new beginning is known: a quorum that was made later than the last one, with a smaller number,
 or with the same number and other members. (Within one life the number never falls, and grows
 whenever the members change.) What cannot be understood passes untouched.
+
+A gate that was away itself, both of its processes, knows from disk only how far the groups may
+have been told (`reserve`), and not which life of the Lighthouse it meets. So it begins above that:
+at worst the same members meet once more, at a place where nobody has been.
 """
 
 from __future__ import annotations
@@ -25,6 +29,13 @@ from monitor.gate.protobuf import BYTES, VARINT, fields, varint
 
 _ID_MOST: Final = 2**62
 """A number that is larger is none that a Lighthouse counted to."""
+_ANY: Final = _ID_MOST
+"""In place of the last number: whatever comes is a beginning."""
+RESERVE: Final = 100
+"""How far ahead of the groups the number on disk is. An id is used up when members change or a
+commit fails: a disk has long for a write, and a restart of the gate skips no more than these."""
+RESERVED_MOST: Final = 2**53
+"""A larger one is nobody's count; and above it some readers of JSON round."""
 
 
 class _UnknownReplyError(ValueError):
@@ -89,14 +100,21 @@ class QuorumIds:
             return message
         return message[:1] + len(passed).to_bytes(PREFIX_BYTES - 1, "big") + passed
 
+    def reserve(self, reserved: int) -> int | None:
+        """How far ahead the disk is to know, where `reserved`, what it holds, is not enough."""
+        if self.highest + RESERVE // 2 < reserved or self.highest + RESERVE > RESERVED_MOST:
+            return None
+        return self.highest + RESERVE
+
     def _offset_of(self, quorum: _Quorum) -> int:
         if quorum.made < self._began:
             return self._before
         if quorum.made <= self._made:
             return self.offset  # another manager's copy, or one that comes late
         if self._anew(quorum):
-            self.restarts += 1
-            self._before, self._began = self.offset, quorum.made
+            if self._number != _ANY:
+                self.restarts += 1
+                self._before, self._began = self.offset, quorum.made
             self.offset = max(0, self.highest + 1 - quorum.number)
         self._number, self._made, self._members = quorum.number, quorum.made, quorum.members
         return self.offset
@@ -120,6 +138,11 @@ class QuorumIds:
             "before": self._before,
             "began": list(self._began),
         }
+
+    @classmethod
+    def above(cls, reserved: int) -> QuorumIds:
+        """Of a gate that knows no more than how far the groups may have been told."""
+        return cls(highest=reserved, _number=_ANY) if reserved else cls()
 
     @classmethod
     def from_json(cls, told: Any) -> QuorumIds:

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from monitor.gate.gate import HOLD_S, TICK_S, GateCore
 from monitor.gate.heir import inherit
 from monitor.gate.keeping import Keeping
 from monitor.gate.memory import Memory
+from monitor.gate.orphan import Orphan
 from monitor.gate.quorum_ids import QuorumIds
 
 log = logging.getLogger("lightkeeper.gate")
@@ -32,6 +33,7 @@ log = logging.getLogger("lightkeeper.gate")
 BACKLOG: Final = 4096
 """After a restart of the gate all groups dial at once."""
 _FORGET_S: Final = 10.0
+_AHEAD_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,30 @@ class Options:
     hold_s: float = HOLD_S
 
 
+def resolve(host: str, port: int) -> tuple[int, Any]:
+    """Family and socket address of a host's name or number, of IPv4 where it has both.
+
+    Raises:
+        OSError: nobody knows the name.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
         OSError: the address is in use or not ours.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, address = resolve(host, port)
     made = socket.socket(family)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and never SO_REUSEPORT
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        made.bind((host, port))
+        made.bind(address)
         made.listen(BACKLOG)
         made.setblocking(False)
     except OSError:
@@ -112,14 +125,15 @@ async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
     loop = asyncio.get_running_loop()
     core = GateCore(options.lighthouse, SteadyClock().now_s, hold_s=options.hold_s)
     memory = Memory(options.state)
-    core.deny(memory.recall() if given.denied is None else given.denied)
-    if given.numbers is not None:
-        core.quorum_ids = given.numbers
+    recalled = memory.recall()
+    memory.denials = recalled if given.denied is None else given.denied
+    core.deny(memory.denials)
+    core.quorum_ids = given.numbers or QuorumIds.above(memory.reserved)
     desk = Desk(core, Arrivals(core), memory, options.token)
-    works: list[Coroutine[Any, Any, None]] = [core.lighthouse.watch(), _tick(core), _forget(core)]
+    works = [core.lighthouse.watch(), _tick(core), _forget(core), _stay_ahead(core, memory)]
     if given.channel is not None and given.page is not None:
         keeping = desk.arrivals.keeping = Keeping(given.channel, given.page, given.clients)
-        works.append(keeping.stay_alive(core, given.listeners))
+        works.append(_kept(keeping, Orphan(core, keeping, given.listeners)))
     core.lighthouse.inherited(len(given.clients))
     for key, client in given.clients.items():
         await inherit(core, desk.arrivals, key, client, given.asked.get(key, ()))
@@ -142,6 +156,14 @@ async def serving(options: Options, given: Inheritance) -> AsyncIterator[Desk]:
         await runner.cleanup()
 
 
+async def _kept(keeping: Keeping, orphan: Orphan) -> None:
+    try:
+        await keeping.stay_alive()
+        await orphan.serve_on()
+    except Exception:  # it serves on in any case
+        log.exception("nobody keeps this worker, and nobody can take over")
+
+
 async def _tick(core: GateCore) -> None:
     while True:
         await asyncio.sleep(TICK_S)
@@ -155,6 +177,15 @@ async def _forget(core: GateCore) -> None:
     while True:
         await asyncio.sleep(_FORGET_S)
         core.forget()
+
+
+async def _stay_ahead(core: GateCore, memory: Memory) -> None:
+    """The disk knows of quorum ids before the groups are told them."""
+    while memory.keeps:
+        number = core.quorum_ids.reserve(memory.reserved)
+        if number is not None:
+            await memory.reserve(number)
+        await asyncio.sleep(_AHEAD_S)
 
 
 def raise_file_limit() -> None:

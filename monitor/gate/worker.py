@@ -20,6 +20,8 @@ from monitor.gate.denial import Denial, parse_denials
 from monitor.gate.quorum_ids import QuorumIds
 from monitor.gate.serve import Inheritance, Options, run
 
+log = logging.getLogger("lightkeeper.gate")
+
 
 def main() -> int:
     """Wait until needed, serve, end when the keeper ends before."""
@@ -63,13 +65,22 @@ def take(channel: socket.socket) -> tuple[Options, Inheritance] | None:
         elif kind == bequest.DENIED:
             denied = parse_denials(json.loads(body))
         elif kind == bequest.NUMBERS:
-            numbers = QuorumIds.from_json(json.loads(body))
+            numbers = _numbers(body)
         elif kind == bequest.CLIENT:
             clients[int.from_bytes(body, "big")] = socket.socket(fileno=files[0])
         elif kind == bequest.ASKED:
             asked[int.from_bytes(body[:8], "big")].append(read_asked(body[8:]))
         elif kind == bequest.GO:
             return options, Inheritance(listeners, channel, page, denied, numbers, clients, asked)
+
+
+def _numbers(body: bytes) -> QuorumIds | None:
+    """How far the quorum ids are; what cannot be read keeps no worker from serving."""
+    try:
+        return QuorumIds.from_json(json.loads(body))
+    except ValueError as exc:
+        log.warning("the worker before left no count of quorums: %s", exc)
+        return None
 
 
 def _options(data: Any) -> Options:

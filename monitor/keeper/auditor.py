@@ -9,23 +9,30 @@ from typing import Any, Final, Protocol
 
 from monitor.audit import lines
 from monitor.audit.account import Account, account
-from monitor.audit.books import FACTS, REVIEW, Books, books_of, by_incident
-from monitor.audit.case import Terms
+from monitor.audit.aftermath import aftermath_to_json, begun, followed
+from monitor.audit.books import AFTERMATH, FACTS, REVIEW, Books, books_of, by_incident
+from monitor.audit.by_hand import MANUAL
+from monitor.audit.case import Case, Terms
 from monitor.audit.facts import (
+    FleetFacts,
     facts_of,
+    facts_of_groups,
     facts_to_json,
+    return_to,
     with_return,
 )
 from monitor.audit.logfile import LogFile
 from monitor.audit.review import Review, review_to_json
+from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 from monitor.metrics import Instruments
-from monitor.names import IncidentId
+from monitor.names import GroupName, IncidentId
+from monitor.rulebook import Reload
 from monitor.snapshot import EvictionProgress, Pause, Snapshot
 from monitor.store import DecisionRow, DecisionState, QuarantineEvent, Remembered
 
-BY_HAND: Final = "manual-"
-"""How the ids of evictions begin that a person asked for."""
+_LATE_S: Final = 30.0
+"""The fleet that an eviction by hand found is counted so soon, or not at all."""
 _LOG_S: Final = 0.5
 """An eviction waits for its line in the log no longer."""
 
@@ -62,6 +69,10 @@ class Auditor:
             (one.incident_id, one.of_s): one for one in remembered.evictions
         }
 
+        self._authors: dict[IncidentId, str] = {}
+        """Who asked for an eviction by hand."""
+        self._accused: dict[GroupName, IncidentId] = {}
+        """Groups that an open incident accuses."""
         self._told: tuple[str, float | None] | None = None
         self._pause: Pause | None = None
         self._looked = False
@@ -81,6 +92,9 @@ class Auditor:
         """One tick: what changed, how evictions go on, whether it is paused."""
         for incident in changed:
             self._note(snapshot, incident)
+        for progress in snapshot.evictions:
+            if progress.incident_id.startswith(MANUAL):
+                self._note_by_hand(snapshot, progress)
         found: list[lines.Line] = []
         for incident in changed:
             found += lines.moves(before.get(incident.id), incident)
@@ -95,6 +109,8 @@ class Auditor:
         """A decision, or how far one came; an eviction waits for the line of its own."""
         groups = "" if incident is None else ", ".join(incident.groups)
         group = str(row.body.get("group", groups))
+        if incident is None and row.action == "evict":
+            self._authors[row.incident_id] = row.author
         self._write(list(lines.decision(row, group)), wait=row.state is DecisionState.DECIDED)
 
     def quarantined(self, event: QuarantineEvent) -> None:
@@ -104,6 +120,10 @@ class Auditor:
             return
         self._told = told
         self._write(list(lines.quarantine(event)), wait=False)
+
+    def reloaded(self, seen: Reload) -> None:
+        """The policy was read anew, or refused: from any thread."""
+        self._write([lines.reload(seen)], wait=True)
 
     def adopt(self, remembered: Remembered) -> None:
         """Go on from what the store holds: at the start, and from another monitor."""
@@ -130,16 +150,23 @@ class Auditor:
 
         Those that were complete when this monitor started were counted by an earlier one.
         """
+        self._accused = {
+            group: one.id
+            for one in incidents
+            if one.open and one.kind is not Kind.BY_HAND
+            for group in one.groups
+        }
         for incident in incidents:
             if incident.milestones.firing_s is None or incident.id in self._settled:
                 continue
-            one = account(self._books.case(incident, decisions.get(incident.id, ()), now_s))
+            case = self._books.case(incident, decisions.get(incident.id, ()), now_s)
+            one = account(case)
             if not one.final:
                 self._open.add(incident.id)
                 continue
             self._settled.add(incident.id)
             if incident.id in self._open:
-                self._tell(incident, one)
+                self._tell(case, one)
         self._forget(incidents)
 
     def troubles(self) -> Iterator[str]:
@@ -156,14 +183,52 @@ class Auditor:
         known = self._books.facts.get(incident.id)
         facts = known
         if facts is None and incident.open:
-            facts = facts_of(snapshot, incident)
+            facts = facts_of(snapshot, incident, self._came_of(snapshot, incident))
         if facts is not None and not facts.back_on and incident.milestones.rejoined_s is not None:
             facts = with_return(facts, snapshot, incident)
         if facts is not None and facts != known:
+            self._keep_facts(incident.id, facts)
+
+    def _note_by_hand(self, snapshot: Snapshot, progress: EvictionProgress) -> None:
+        """The same of an eviction that a person asked for, which no incident follows."""
+        key, books = progress.incident_id, self._books
+        facts, known = books.facts.get(key), books.aftermaths.get(key)
+        if facts is None:
+            if snapshot.now_s - progress.asked_s > _LATE_S:
+                return  # of an earlier version: the fleet of then cannot be told from today's
+            within = self._accused.get(progress.group)
+            facts = facts_of_groups(snapshot, {progress.group}, within)
+            self._keep_facts(key, facts)
+        if known is not None and (known.over or snapshot.now_s > self._until_s(progress)):
+            return
+        after = followed(known or begun(snapshot, progress), snapshot, progress)
+        if after != known:
             with self._lock:
-                noted = {**self._books.facts, incident.id: facts}
-                self._books = replace(self._books, facts=noted)
-            self._desk.save_audit(incident.id, FACTS, facts_to_json(facts))
+                noted = {**self._books.aftermaths, key: after}
+                self._books = replace(self._books, aftermaths=noted)
+            self._desk.save_audit(key, AFTERMATH, aftermath_to_json(after))
+        if after.rejoined_s is not None and not facts.back_on:
+            self._keep_facts(key, return_to(facts, snapshot, {progress.group}))
+
+    def _came_of(self, snapshot: Snapshot, incident: Incident) -> IncidentId | None:
+        """The eviction by hand that a fault of the same group came of: its processes died, then."""
+        for one in snapshot.evictions:
+            after = self._books.aftermaths.get(one.incident_id)
+            back = after is not None and after.rejoined_s is not None
+            mine = one.incident_id.startswith(MANUAL) and incident.groups == (one.group,)
+            began_s = incident.milestones.first_seen_s
+            if mine and not back and one.asked_s <= began_s <= self._until_s(one):
+                return one.incident_id
+        return None
+
+    def _until_s(self, progress: EvictionProgress) -> float:
+        return progress.asked_s + self._books.terms.follow_s
+
+    def _keep_facts(self, incident_id: IncidentId, facts: FleetFacts) -> None:
+        with self._lock:
+            noted = {**self._books.facts, incident_id: facts}
+            self._books = replace(self._books, facts=noted)
+        self._desk.save_audit(incident_id, FACTS, facts_to_json(facts))
 
     def _evictions(self, snapshot: Snapshot) -> Iterator[lines.Line]:
         changed = False
@@ -173,11 +238,16 @@ class Auditor:
             if old == progress:
                 continue
             changed, self._known[key] = True, progress
-            by = "a person" if progress.incident_id.startswith(BY_HAND) else lines.OURSELVES
+            by = self._author(progress.incident_id)
             yield from lines.rungs(old, progress, by, snapshot.now_s)
         if changed:
             with self._lock:
                 self._books = replace(self._books, evictions=by_incident(self._known.values()))
+
+    def _author(self, incident_id: IncidentId) -> str:
+        if not incident_id.startswith(MANUAL):
+            return lines.OURSELVES
+        return self._authors.get(incident_id, "a person")
 
     def _write(self, found: Sequence[lines.Line], *, wait: bool) -> None:
         if self._log is not None:
@@ -185,10 +255,10 @@ class Auditor:
             if wait:
                 self._log.flush(_LOG_S)
 
-    def _tell(self, incident: Incident, one: Account) -> None:
-        weight = self._books.terms.weight
+    def _tell(self, case: Case, one: Account) -> None:
+        weight = case.weight
         self._instruments.count_account(
-            str(incident.kind),
+            str(case.incident.kind),
             lost=None if one.lost.low is None else one.lost.low / weight,
             saved=None if one.saved.low is None else one.saved.low / weight,
         )
@@ -201,7 +271,7 @@ class Auditor:
         books = self._books
         gone = [key for key in (*books.facts, *books.reviews) if key not in shown]
         keys = [key for key in self._known if key[0] not in shown]
-        keys = [key for key in keys if not key[0].startswith(BY_HAND)]
+        keys = [key for key in keys if not key[0].startswith(MANUAL)]
         for key in keys:
             del self._known[key]
         if gone or keys:
@@ -210,5 +280,6 @@ class Auditor:
                     self._books,
                     facts={key: one for key, one in self._books.facts.items() if key in shown},
                     reviews={key: one for key, one in self._books.reviews.items() if key in shown},
+                    aftermaths={k: one for k, one in self._books.aftermaths.items() if k in shown},
                     evictions=by_incident(self._known.values()),
                 )

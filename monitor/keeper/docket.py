@@ -163,7 +163,7 @@ class Docket:
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
-        for one in self._waiting.values():
+        for one in tuple(self._waiting.values()):  # a person may decide meanwhile
             why = self._store.last_error or "not on disk yet"
             yield f"eviction of {one.evict.group} waits: its decision is not written ({why})"
 

@@ -8,54 +8,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
 
 from monitor.audit.books import Books
 from monitor.audit.review import Review
-from monitor.chronicle import Chronicle
 from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind
-from monitor.evictors import Order
-from monitor.incident import Incident
+from monitor.detectors.verdict import FAULTS
 from monitor.journal.writer import Stats
-from monitor.keeper.docket import Docket
+from monitor.keeper.acting import Acting
+from monitor.keeper.bulkheads import Bulkheads
 from monitor.keeper.handover import Handover
-from monitor.keeper.observed import rungs_for
-from monitor.keeper.orders import order_for
+from monitor.keeper.observing import Observing
 from monitor.keeper.parts import Parts
 from monitor.keeper.troubles import troubles
-from monitor.keeper.unfinished import MANUAL
-from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
-from monitor.policy import Decision, Evict, Hold
-from monitor.poller import Sweep
-from monitor.quarantine import offences
-from monitor.snapshot import (
-    NO_LIGHTHOUSE,
-    Failure,
-    LighthouseAway,
-    LighthouseView,
-    Snapshot,
-    Unreachable,
-    Vitals,
-)
-from monitor.store import DecisionRow, Remembered
+from monitor.snapshot import Snapshot
+from monitor.store import Remembered
 from monitor.tempo import TempoBook
-from monitor.view import NotPossible, View, groups_of
+from monitor.view import NotPossible, View
 
 log = logging.getLogger(__package__)
-
-_SWEEP_SHARE: Final = 0.8
-"""Of a tick that the sweep may take: the rest is for deciding and writing."""
-_SWEEP_LEAST_S: Final = 0.2
-_SWEEP_MOST_S: Final = 3.0
-_LOOP_LATE_S: Final = 2.0
-"""A fetch loop that is later than this is broken: the tick goes on without it."""
 
 
 class Keeper:
@@ -64,24 +38,18 @@ class Keeper:
     def __init__(self, parts: Parts, remembered: Remembered, notes: tuple[str, ...] = ()) -> None:
         self._parts = parts
         self._notes = notes
-        self._chronicle = Chronicle(remembered)
-        self._docket = Docket(parts.store, self._told)
+        self._bulkheads = Bulkheads(parts.instruments.part_failures)
+        self._observing = Observing(parts)
+        self._acting = Acting(parts, remembered, self._bulkheads, lambda: self._config)
+        self._docket = self._acting.docket
         self._handover = Handover(parts, self._docket, self._show_stored)
-        self._held: dict[IncidentId, str] = {}
-        """Why an incident's eviction is held back."""
-        self._deciding = threading.RLock()
-        """A person decides in another thread than the tick."""
         self._tempos = TempoBook()
-        self._lighthouse = LighthouseRecord()
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
-        self._result = TickResult(parts.clock.now_s(), incidents=self._chronicle.incidents())
-        self._broken: dict[str, str] = {}
+        incidents = self._acting.chronicle.incidents()
+        self._result = TickResult(parts.clock.now_s(), incidents=incidents)
         self._view: View | None = None
-        self._deadline_s = min(
-            max(_SWEEP_SHARE * parts.config.tick_s, _SWEEP_LEAST_S), _SWEEP_MOST_S
-        )
 
     @property
     def _config(self) -> KeeperConfig:
@@ -110,47 +78,35 @@ class Keeper:
         parts = self._parts
         began_s = parts.clock.now_s()
         self._tick += 1
-        with self._part("policy"):
+        with self._bulkheads.part("policy"):
             self._reconfigure()
-        with self._part("lease"):
+        with self._bulkheads.part("lease"):
             self.take_part()
-        with self._part("targets"):
-            self._refresh_targets()
+        with self._bulkheads.part("targets"):
+            self._observing.refresh_targets()
         snapshot = None
-        with self._part("sweep"):
-            snapshot = self._observe(began_s, lateness_s)
+        with self._bulkheads.part("sweep"):
+            snapshot = self._observing.look(
+                self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past
+            )
         if snapshot is not None:
             result = self._decide(snapshot)
             if self._handover.leading:
                 if evidence := self._parts.evidence:
-                    with self._part("evidence"):
+                    with self._bulkheads.part("evidence"):
                         evidence.take(snapshot, result.incidents, result.changed)
-                with self._part("act"):
-                    self._act(result, snapshot)
-                with self._part("notify"):
+                with self._bulkheads.part("act"):
+                    self._acting.act(result, snapshot, self._handover.epoch)
+                with self._bulkheads.part("notify"):
                     self._tell(snapshot)
-            with self._part("view"):
+            with self._bulkheads.part("view"):
                 self._show(snapshot, result)
-            with self._part("journal"):  # last, so that its thread works while this one sleeps
+            # last, so that its thread works while this one sleeps
+            with self._bulkheads.part("journal"):
                 if (journal := self._handover.deeds.journal) is not None:
-                    journal.take(snapshot, result, self._broken.get("decide"))
+                    journal.take(snapshot, result, self._bulkheads.broken.get("decide"))
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
-
-    @contextmanager
-    def _part(self, name: str) -> Iterator[None]:
-        """Runs one part of the tick; a crash of it ends here."""
-        try:
-            yield
-        except Exception as exc:
-            self._parts.instruments.part_failures.labels(name).inc()
-            problem = f"{type(exc).__name__}: {exc}"
-            if self._broken.get(name) != problem:
-                log.exception("%s failed", name)
-            self._broken[name] = problem
-        else:
-            if self._broken.pop(name, None) is not None:
-                log.info("%s works again", name)
 
     # -- who acts, and by which policy ----------------------------------------------------------
 
@@ -160,7 +116,7 @@ class Keeper:
         Raises:
             StoreError: the store cannot be read: tried again in the next tick.
         """
-        with self._deciding:
+        with self._acting.deciding:
             self._handover.check(self._tick)
 
     @property
@@ -174,16 +130,8 @@ class Keeper:
         self._handover.close()
 
     def _show_stored(self, found: Remembered) -> None:
-        self._chronicle = Chronicle(found)
-        if self._parts.auditor is not None:
-            self._parts.auditor.adopt(found)
-        self._result = replace(self._result, incidents=self._chronicle.incidents())
-
-    def _told(self, row: DecisionRow) -> None:
-        self._chronicle.take_decision(row)
-        if self._parts.auditor is not None:
-            with self._part("audit"):
-                self._parts.auditor.decided(row, self._chronicle.get(row.incident_id))
+        self._acting.adopt(found)
+        self._result = replace(self._result, incidents=self._acting.chronicle.incidents())
 
     def _reconfigure(self) -> None:
         """Take up a policy that was loaded since the last tick: in the pipeline, then on record."""
@@ -199,74 +147,12 @@ class Keeper:
             )
         log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
 
-    # -- observe ------------------------------------------------------------------------------
-
-    def _refresh_targets(self) -> None:
-        registry, listed = self._parts.registry, self._parts.targets_file
-        for target in registry.expire():
-            log.warning("%s is dropped: silent and its lease over", target.rank)
-        if listed is not None and (urls := listed.changed()) is not None:
-            registry.follow(urls)
-
-    def _observe(self, now_s: float, lateness_s: float) -> Snapshot:
-        parts = self._parts
-        page = None if parts.lighthouse is None else parts.lighthouse.begin_look(self._deadline_s)
-        sweep = parts.poller.sweep(
-            parts.registry.targets(),
-            deadline_s=self._deadline_s,
-            wanted=self._wanted,
-            unidentified=parts.registry.unidentified(),
-            past=self._past,
-        )
-        lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
-        if page is not None:
-            lighthouse = page.result(timeout=self._deadline_s + _LOOP_LATE_S)
-        # a sweep that took much longer than it may was interrupted: what it saw is old
-        overdue_s = parts.clock.now_s() - now_s - self._deadline_s - _LOOP_LATE_S
-        self._learn(sweep)
-        self._lighthouse = self._lighthouse.after(lighthouse, now_s)
-        keeper = parts.gatekeeper
-        if keeper is not None:
-            keeper.saw(sweep.observations, self._born)
-        parts.evictors.note(lighthouse)
-        return Snapshot(
-            now_s=now_s,
-            tick=self._tick,
-            lateness_s=max(lateness_s, overdue_s),
-            observations=sweep.observations,
-            lighthouse=lighthouse,
-            records=sweep.records,
-            evictions=parts.evictors.progress(),
-            steps=sweep.steps,
-            vitals=Vitals() if parts.vitals is None else parts.vitals.measure(),
-            pause=None if parts.pause is None else parts.pause.current(),
-            gate_up=keeper is not None and keeper.up,
-        )
-
-    def _born(self, rank: RankName) -> float | None:
-        """When a rank attached, by its own account."""
-        target = self._parts.registry.get(rank)
-        return None if target is None else target.born_s
-
-    def _learn(self, sweep: Sweep) -> None:
-        """Tell the registry who answered."""
-        registry = self._parts.registry
-        registry.heard([one.rank for one in sweep.observations if one.report is not None])
-        for one in sweep.observations:
-            if isinstance(one.outcome, Unreachable):
-                self._parts.instruments.poll_failures.labels(str(one.outcome.reason)).inc()
-                target = registry.get(one.rank)
-                if one.outcome.reason is Failure.STRANGER and target is not None:
-                    registry.estrange(target)
-        for url, identity in sweep.identified:
-            registry.identify(url, identity)
-
     # -- decide -------------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> TickResult:
         """The judge's result; when it crashes, the last incidents and no decision."""
         result = self._undecided(snapshot.now_s)
-        with self._part("decide"):
+        with self._bulkheads.part("decide"):
             result = self._parts.judge.tick(snapshot)
         for detector in result.detector_failures:
             self._parts.instruments.detector_failures.labels(detector).inc()
@@ -281,121 +167,26 @@ class Keeper:
             now_s,
             incidents=last.incidents,
             detectors=dict.fromkeys(last.detectors, False),
-            unknown={kind.value: "the judgement of this tick crashed" for kind in Kind},
+            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
             health=last.health,
         )
 
-    # -- act ----------------------------------------------------------------------------------
-
-    def _act(self, result: TickResult, snapshot: Snapshot) -> None:
-        """Write down what was decided, then carry it out."""
-        parts = self._parts
-        before = [self._chronicle.get(incident.id) for incident in result.changed]
-        parts.instruments.count_incidents(result.changed, [one for one in before if one])
-        parts.store.save_incidents(result.changed)
-        self._chronicle.take_incidents(result.changed)
-        with self._part("offences"):
-            self._remember_offences(result, [one for one in before if one], snapshot)
-        self._audit(snapshot, result, {one.id: one for one in before if one})
-        with self._deciding:
-            for decision in result.decisions:
-                self._log(decision)
-                if isinstance(decision, Evict):
-                    self._held.pop(decision.incident_id, None)
-                    self._decided(decision, snapshot)
-                else:
-                    self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
-                    rungs = rungs_for(decision, parts)
-                    row = parts.store.save_decision(decision, snapshot.now_s, rungs=rungs)
-                    self._told(row)
-                    parts.instruments.holds.labels(str(decision.guard)).inc()
-            patience_s = self._config.eviction_deadline_s
-            for evict in self._docket.review(snapshot, self._chronicle.get, self._held, patience_s):
-                self._decided(evict, snapshot)
-            self._carry_out(snapshot)
-        parts.store.flush()
-        self._chronicle.take_evictions(parts.evictors.progress())
-        self._count_evictions()
-
-    def _remember_offences(
-        self, result: TickResult, before: Sequence[Incident], snapshot: Snapshot
-    ) -> None:
-        """What this tick says about hosts: kept for weeks, and the evidence of a quarantine."""
-        quarantine, known = self._parts.quarantine, {one.id: one for one in before}
-        quarantine.take(offences.accusations(result.changed, known, snapshot))
-        quarantine.take(offences.evictions(result.decisions, self._chronicle.get, snapshot))
-
-    def _audit(
-        self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
-    ) -> None:
-        """Note what the account of an incident needs, before anything is carried out."""
-        parts, chronicle = self._parts, self._chronicle
-        if parts.auditor is not None:
-            with self._part("audit"):
-                parts.auditor.took_place(snapshot, result.changed, before)
-                parts.auditor.count(chronicle.incidents(), chronicle.decisions(), snapshot.now_s)
-
-    def _decided(self, evict: Evict, snapshot: Snapshot, author: str = "lightkeeper") -> None:
-        incident = self._chronicle.get(evict.incident_id)
-        order = order_for(evict, snapshot, incident, author)
-        self._docket.decide(evict, order, epoch=self._handover.epoch)
-
-    def _carry_out(self, snapshot: Snapshot) -> None:
-        """Hand over what is written, with a look at this tick's fleet; all else waits."""
-        parts, docket = self._parts, self._docket
-        for one in docket.ready(snapshot.now_s, self._config.eviction_ack_s):
-            if parts.lease is not None and parts.lease.why_not() is not None:
-                return
-            incident = self._chronicle.get(one.evict.incident_id)
-            order = docket.attempt(order_for(one.evict, snapshot, incident, one.author))
-            docket.carried_out(one.evict.incident_id)
-            if not parts.evictors.submit(self._witnessed(order)):
-                docket.refused(one.evict.incident_id, snapshot.now_s)
+    # -- tell and show -----------------------------------------------------------------------
 
     def _tell(self, snapshot: Snapshot) -> None:
         """What people should know now; the couriers see what is new."""
-        office, chronicle = self._handover.deeds.notify, self._chronicle
+        office, chronicle = self._handover.deeds.notify, self._acting.chronicle
         if office is not None:
             evictions = chronicle.evictions().values()
             known = (chronicle.incidents(), chronicle.decisions(), evictions)
             office.push(Known(snapshot.now_s, *known))
-
-    def _log(self, decision: Decision) -> None:
-        match decision:
-            case Evict():
-                log.warning("evict %s: %s", decision.group, decision.reason)
-            case Hold():
-                log.info("hold %s (%s): %s", decision.incident_id, decision.guard, decision.reason)
-
-    def _witnessed(self, order: Order) -> Order:
-        """With the evidence for which it waits; without, when that crashes."""
-        evidence, evict = self._parts.evidence, order.evict
-        if evidence is not None and order.refused is None:
-            with self._part("witness"):
-                incident = self._chronicle.get(evict.incident_id)
-                ticket = evidence.before_eviction(evict, incident, order.author)
-                if ticket is not None:
-                    return replace(order, evidence=ticket.wait)
-        return order
-
-    def _count_evictions(self) -> None:
-        for progress in self._parts.evictors.take_ended():
-            self._docket.ended(progress, self._parts.clock.now_s())
-            incident = self._chronicle.get(progress.incident_id)
-            kind = "by_hand" if incident is None else str(incident.kind)
-            outcome = "left" if progress.gone_s is None else "gone"
-            if progress.failed is not None:
-                outcome = "failed"
-            self._parts.instruments.evictions.labels(kind, outcome).inc()
-
-    # -- show ---------------------------------------------------------------------------------
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         parts = self._parts
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
-        incidents = self._chronicle.incidents()
+        incidents = self._acting.accounted()
         rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,
@@ -403,8 +194,8 @@ class Keeper:
             observe=self._config.observe,
             rules=rules,
             incidents=incidents,
-            decisions=self._chronicle.decisions(),
-            evictions=self._chronicle.evictions(),
+            decisions=self._acting.chronicle.decisions(),
+            evictions=self._acting.chronicle.evictions(),
             bundles={} if parts.evidence is None else parts.evidence.views(i.id for i in incidents),
             evicting=frozenset(progress.group for progress in parts.evictors.active()),
             quarantine=quarantine,
@@ -414,11 +205,11 @@ class Keeper:
             books=Books() if parts.auditor is None else parts.auditor.books,
             troubles=(
                 *self._notes,
-                *troubles(parts, result, self._broken, self._handover.deeds),
+                *troubles(parts, result, self._bulkheads.broken, self._handover.deeds),
                 *self._docket.troubles(),
             ),
             standing=None if parts.lease is None else parts.lease.standing(),
-            lighthouse=self._lighthouse,
+            lighthouse=self._observing.lighthouse,
         )
 
     # -- said afterwards ----------------------------------------------------------------------
@@ -430,33 +221,22 @@ class Keeper:
             NotPossible: there is no such incident, or nobody keeps books.
         """
         auditor = self._parts.auditor
-        if auditor is None or self._chronicle.get(incident_id) is None:
+        if auditor is None or all(one.id != incident_id for one in self._acting.accounted()):
             raise NotPossible(f"no such incident: {incident_id}")
         auditor.review(incident_id, said)
         self._parts.store.flush()
 
     # -- by hand ------------------------------------------------------------------------------
 
-    def evict_by_hand(self, group: GroupName, reason: str) -> IncidentId:
+    def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
         """Evict a group because a person says so; no guard but the incarnation check applies.
 
         Raises:
-            NotPossible: there is no such group, or it is being evicted already.
+            NotPossible: another monitor acts, there is no such group, or it is being evicted
+                already.
         """
         lease = self._parts.lease
-        if lease is not None and not self._handover.leading:
-            raise NotPossible(lease.standing().sentence())
-        view = self._view
-        found = [] if view is None else [one for one in groups_of(view) if one.group == group]
-        if view is None or not found:
-            raise NotPossible(f"no such group: {group}")
-        if any(progress.group == group for progress in self._parts.evictors.active()):
-            raise NotPossible(f"{group} is being evicted already")
-        incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
-        evict = Evict(incident_id, group, found[0].replica_id, (), reason)
-        with self._deciding:
-            if self._docket.going(group):
-                raise NotPossible(f"{group} is being evicted already")
-            self._decided(evict, view.snapshot, author="a person")
-            self._carry_out(view.snapshot)
-        return incident_id
+        with self._acting.deciding:  # no handover in between
+            if lease is not None and not self._handover.leading:
+                raise NotPossible(lease.standing().sentence())
+            return self._acting.by_hand(group, reason, author, self._view, self._handover.epoch)

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
+from monitor.audit.by_hand import MANUAL
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import DecisionRow, DecisionState
-
-MANUAL: Final = "manual-"
-"""How the incident id of an eviction begins that a person asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from monitor.notify.notices import PASSING, Ending, Event, Known, Notice, page_o
 from monitor.notify.sinks import Message, Post
 from monitor.policy import Guard
 from monitor.snapshot import EvictionProgress
+from monitor.store import DecisionRow
 
 AT_ONCE: Final = 256
 """Annotations that one round sends; the others wait for the next."""
@@ -105,7 +106,10 @@ def standing(known: Known, *, url: str, hold_s: float, keep_s: float) -> dict[st
         if one.milestones.firing_s is not None and not over:
             found += _of_incident(case, url, hold_s, mine)
     for by_hand in evictions.values():
-        found += [_eviction(progress, None, known.now_s, url) for progress in by_hand]
+        for progress in by_hand:
+            message = _eviction(progress, None, known.now_s, url)
+            asked = _asked(known.decisions.get(progress.incident_id, ()))
+            found.append(replace(message, notice=replace(message.notice, text=asked)))
     return {one.notice.key: one for one in found if _recent(one, known.now_s - keep_s)}
 
 
@@ -149,6 +153,13 @@ def _of_incident(
         yield _eviction(progress, one, case.now_s, url)
 
 
+def _asked(rows: Sequence[DecisionRow]) -> str:
+    """Who asked for an eviction by hand, and why."""
+    decided = [row for row in rows if row.action == "evict"]
+    row = decided[-1] if decided else None
+    return f"{row.author} asked for it: {row.reason}" if row else "a person asked for it"
+
+
 _PASSING: Final = frozenset(str(guard) for guard in PASSING | {Guard.OBSERVE})
 """Guards that page nobody, and observe mode, which would mark every minute."""
 
@@ -168,7 +179,7 @@ def _eviction(progress: EvictionProgress, one: Incident | None, now_s: float, ur
         incident_id=progress.incident_id,
         severity="warning",
         title=f"{progress.group} is evicted",
-        text="a person asked for it" if one is None else one.verdict.reason,
+        text="" if one is None else one.verdict.reason,
         since_s=progress.asked_s,
         labels={
             "kind": "by_hand" if one is None else str(one.kind),

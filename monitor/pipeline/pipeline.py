@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from monitor.config import KeeperConfig
 from monitor.detectors.inhibit import inhibit
 from monitor.detectors.patience import giving_up
-from monitor.detectors.verdict import Kind, Verdict
+from monitor.detectors.verdict import FAULTS, Kind, Verdict
 from monitor.detectors.waits import WaitGraph, build
 from monitor.history import History, push
 from monitor.incident import Incident, State
@@ -188,7 +188,7 @@ class Pipeline:
         self, graph: WaitGraph | None, failures: dict[str, str]
     ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
         if graph is None:
-            return (), frozenset(Kind)
+            return (), frozenset(FAULTS)
         found: list[Verdict] = []
         unknown: set[Kind] = set()
         for detector in self._detectors:

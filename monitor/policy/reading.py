@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from monitor.config import ConfigError, KeeperConfig
-from monitor.detectors.verdict import Kind, Severity
+from monitor.detectors.verdict import FAULTS, Kind, Severity
 from monitor.policy.calendar import window_from, window_to_json
 from monitor.policy.options import GUARDS, MODE, THRESHOLDS, problem_of, suggestion
 from monitor.policy.rules import DEFAULT, Action, Policy
@@ -72,7 +72,7 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
     return {
         "actions": {
             str(kind): {str(severity): str(policy.action(kind, severity)) for severity in Severity}
-            for kind in Kind
+            for kind in FAULTS
         },
         "maintenance": [window_to_json(one) for one in policy.windows],
     }
@@ -118,9 +118,9 @@ def _actions(table: Mapping[str, Any], problems: list[str]) -> dict[tuple[Kind, 
     """`kind = action`, or `kind = {severity = action}`."""
     found: dict[tuple[Kind, Severity], Action] = {}
     for name, said in table.items():
-        kind = _one_of(Kind, name)
+        kind = next((one for one in FAULTS if one == name), None)
         if kind is None:
-            known = tuple(map(str, Kind))
+            known = tuple(map(str, FAULTS))
             problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, known)}")
             continue
         each = said if isinstance(said, Mapping) else dict.fromkeys(map(str, Severity), said)

@@ -1,4 +1,4 @@
-"""The list, its history, and the answer to a launcher.
+"""The list and its history.
 
 Theory of operation. `_entries` is what is in force, `_events` is what happened; each change makes
 one of each, and both are with the store when a call returns. lightkeeper never shortens what is in
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.names import GroupName, Host
+from monitor.quarantine.admission import Admission, admission
+from monitor.quarantine.desk import QuarantineKeeper
 from monitor.quarantine.record import HostRecord, length_s, note_on, records
 from monitor.store import KEEPER, Change, QuarantineEntry, QuarantineEvent, Scope
 
@@ -27,42 +29,6 @@ _FRESH_S: Final = 5.0
 """Records are made again after so long, or when something happens."""
 
 _Key = tuple[Scope, str]
-
-
-class QuarantineKeeper(Protocol):
-    """Where the list survives a restart of the monitor."""
-
-    def save_quarantine(self, entry: QuarantineEntry) -> None:
-        """Write or replace one entry."""
-        ...
-
-    def drop_quarantine(self, scope: Scope, name: str) -> None:
-        """Forget one entry."""
-        ...
-
-    def save_quarantine_event(self, event: QuarantineEvent) -> None:
-        """Write one line of the history."""
-        ...
-
-    def drop_quarantine_event(self, event: QuarantineEvent) -> None:
-        """Forget one line of the history."""
-        ...
-
-    def flush(self) -> bool:
-        """Put it on disk."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Whether a group may start on a host, and why."""
-
-    admit: bool
-    reason: str
-    until_s: float | None = None
-    """None where nobody knows: until a person releases it."""
-    entries: tuple[QuarantineEntry, ...] = ()
-    """What refuses it."""
 
 
 class Quarantine:
@@ -175,13 +141,7 @@ class Quarantine:
             self.get(host),
             None if group is None else self.get(group, Scope.GROUP),
         )
-        entries = tuple(entry for entry in found if entry is not None)
-        if not entries:
-            return Admission(True, f"{host} is not quarantined")
-        ends = [entry.until_s for entry in entries]
-        known = [end for end in ends if end is not None]
-        until_s = max(known) if len(known) == len(ends) else None
-        return Admission(False, "; ".join(map(sentence, entries)), until_s, entries)
+        return admission(host, tuple(entry for entry in found if entry is not None))
 
     def history(self, name: str, scope: Scope = Scope.HOST) -> tuple[QuarantineEvent, ...]:
         """What happened to a host or a group, newest first."""
@@ -292,13 +252,6 @@ class Quarantine:
                 self._keeper.drop_quarantine_event(event)
             if not events:
                 del self._events[key]
-
-
-def sentence(entry: QuarantineEntry) -> str:
-    """Why a launcher is refused."""
-    what = f"group {entry.name}" if entry.scope is Scope.GROUP else entry.name
-    note = f" ({entry.note})" if entry.note else ""
-    return f"{what} is quarantined by {entry.author}: {entry.reason}{note}"
 
 
 def _key(entry: QuarantineEntry) -> _Key:

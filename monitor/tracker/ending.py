@@ -95,7 +95,7 @@ def _passed(  # noqa: C901, PLR0911 - one reason a line
             return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
-        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.BY_HAND:
             return _settled(history, incident, config)
 
 

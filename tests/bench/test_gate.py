@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.monitor.gate.groups import Gate, Lighthouse, free_port, running
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.skipif(
@@ -25,6 +27,14 @@ pytestmark = [
 
 INTERVAL_S = 0.1  # TorchFT's own
 SECONDS = 5.0
+
+
+def kept(pid: int) -> tuple[int, float]:
+    """Open files, and MB in memory, of a process."""
+    files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return files, int(found.split()[1]) / 1024
 
 
 def cpu_s(pid: int) -> float:
@@ -63,3 +73,33 @@ def test_heartbeats_direct_and_through_the_gate(clients: int) -> None:
         f"(gate {through['us']:.0f} us each)"
     )
     assert through["beats"] > 0
+
+
+def test_clients_that_come_and_go_leave_nothing_behind() -> None:
+    """10 rounds of 1,000 connections, each with one to the Lighthouse, after 2 to warm up."""
+    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=5000)
+    gate = Gate(lighthouse.url, free_port(), free_port())
+    with running(lighthouse, gate):
+        worker, keeper = gate.children()[0], gate.process.pid
+        seen: list[tuple[int, float]] = []
+        for rounds in (2, 5, 5):
+            answered = churn(gate.url, 1000, rounds)
+            wait_for(lambda: connections(gate) == 0, within_s=30, what="all are gone")
+            seen.append(kept(worker))
+            print(f"\n{rounds} rounds: {answered} beats; worker {seen[-1]}, keeper {kept(keeper)}")
+        assert seen[2][0] <= seen[0][0] + 2
+        assert seen[2][1] < seen[0][1] + 5
+
+
+def churn(url: str, clients: int, rounds: int) -> int:
+    words = ["-m", "tests.bench.churn", url, str(clients), str(rounds)]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=True, timeout=500, cwd=root
+    )
+    return int(ended.stdout)
+
+
+def connections(gate: Gate) -> int:
+    text = requests.get(f"{gate.admin}/metrics", timeout=30).text
+    return int(float(text.split("\nlightkeeper_gate_connections ")[1].split()[0]))

@@ -1,6 +1,6 @@
 """Writes docs/policy.example.toml anew: `python -m tests.monitor.policy_example`.
 
-Every option with its default, and what `monitor/config.py` says of it.
+Every option with its default, and what `monitor/config/` says of it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import itertools
 import textwrap
 from pathlib import Path
 
-from monitor import config
-from monitor.config import KeeperConfig
-from monitor.detectors.verdict import Kind, Severity
+from monitor.config import KeeperConfig, deciding, detecting, keeping
+from monitor.config.config import RANGES
+from monitor.detectors.verdict import FAULTS, Kind, Severity
 from monitor.policy.options import GUARDS, THRESHOLDS, needs_restart
 from monitor.policy.rules import DEFAULT
 
@@ -71,7 +71,7 @@ TAIL = """\
 def example() -> str:
     """The whole file."""
     actions = (
-        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in Kind
+        f'# {KINDS[kind]}\n{kind} = "{DEFAULT.action(kind, Severity.INFO)}"' for kind in FAULTS
     )
     guards = "\n".join(map(option, GUARDS))
     thresholds = "\n".join(map(option, THRESHOLDS))
@@ -83,7 +83,7 @@ def example() -> str:
 
 
 def option(name: str) -> str:
-    low, high = config._RANGES[name]
+    low, high = RANGES[name]
     restart = ", needs a restart" if needs_restart(name) else ""
     said = f"{SAID[name]} [{low:.12g} to {high:.12g}{restart}]"
     lines = textwrap.wrap(said, WIDTH, initial_indent="# ", subsequent_indent="# ")
@@ -91,12 +91,16 @@ def option(name: str) -> str:
 
 
 def docstrings() -> dict[str, str]:
-    """Option -> what stands below it in monitor/config.py."""
-    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
-    body = next(n.body for n in tree.body if getattr(n, "name", "") == "KeeperConfig")
+    """Option -> what stands below it in monitor/config/."""
+    bodies = (
+        node.body
+        for module in (detecting, deciding, keeping)
+        for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
     return {
         field.target.id: " ".join(text.value.value.split())
-        for field, text in itertools.pairwise(body)
+        for field, text in itertools.chain.from_iterable(map(itertools.pairwise, bodies))
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
 

@@ -68,7 +68,8 @@ _IDENTITY: Final = _object(
         "place": _says(
             "where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...",
             _map(_TEXT),
-        )
+        ),
+        "accelerators": _says("of this rank, where that is known", _COUNT),
     },
 )
 _PROCESS: Final = _object(

@@ -13,6 +13,7 @@ Unknown keys are ignored (a newer sidecar may say more); a missing or ill-typed 
 from __future__ import annotations
 
 from worker_server.wire.messages import (
+    ACCELERATORS_MAX,
     ACROSS,
     LONG_PHASES,
     PATH_ADMISSION,
@@ -71,6 +72,7 @@ from worker_server.wire.parse import (
 from worker_server.wire.write import Answer, to_json
 
 __all__ = [
+    "ACCELERATORS_MAX",
     "ACROSS",
     "LONG_PHASES",
     "PATH_ADMISSION",

@@ -54,6 +54,8 @@ PLACE_KEYS_MAX: Final = 16
 PLACE_KEY_MAX_CHARS: Final = 64
 PLACE_VALUE_MAX_CHARS: Final = 128
 """Of `Identity.place`: polled every second, so it is a few short words."""
+ACCELERATORS_MAX: Final = 1024
+"""Of one rank."""
 
 
 class WireError(ValueError):
@@ -93,6 +95,8 @@ class Identity:
     """Differs between any two processes that ever bore this rank's name."""
     place: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Where a scheduler put it, by `worker_server.place`; empty when none did, or none is told."""
+    accelerators: int | None = None
+    """How many it has, by `worker_server.accelerators`; None: not known."""
 
     @cached_property
     def rank(self) -> RankName:

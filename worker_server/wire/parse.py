@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from worker_server.wire.messages import (
+    ACCELERATORS_MAX,
     PLACE_KEY_MAX_CHARS,
     PLACE_KEYS_MAX,
     PLACE_VALUE_MAX_CHARS,
@@ -113,7 +114,15 @@ def parse_identity(data: Any) -> Identity:
         pid=_int(data, "pid"),
         incarnation=_str(data, "incarnation"),
         place=_place(data),
+        accelerators=_accelerators(data),
     )
+
+
+def _accelerators(data: Any) -> int | None:
+    count = _int(data, "accelerators", None)
+    if count is not None and not 0 <= count <= ACCELERATORS_MAX:
+        raise WireError(f"'accelerators' is {count}, expected 0 to {ACCELERATORS_MAX}")
+    return None if count is None else int(count)
 
 
 def _place(data: Any) -> dict[str, str]:

@@ -8,6 +8,7 @@ const TONES = {
   healthy: "good", resolved: "good", waiting: "wait", pending: "wait", evicting: "wait",
   starting: "start", stalled: "bad", dead: "bad", firing: "bad", unreachable: "away",
   critical: "bad", warning: "wait", info: "start", unknown: "away",
+  worked: "good", failed: "bad", skipped: "start",
 };
 const opened = new Map(); // incident id -> whether a person opened or closed it
 let last = null; // {snapshot, incidents}: what is shown while the monitor is away
@@ -37,7 +38,7 @@ function show(id, ...given) {
   place.replaceChildren(...children);
   if (held) place.querySelector(`[data-key="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
 }
-function chip(word) { return el("span", { class: `chip ${TONES[word] || ""}`, text: word }); }
+function chip(word) { return el("span", { class: `chip ${TONES[word] || "idle"}`, text: word }); }
 function number(value) { return value === null || value === undefined ? "–" : String(value); }
 
 function span(seconds) {
@@ -46,6 +47,12 @@ function span(seconds) {
   if (seconds < 120) return `${seconds.toFixed(0)} s`;
   if (seconds < 7200) return `${(seconds / 60).toFixed(0)} min`;
   return `${(seconds / 3600).toFixed(0)} h`;
+}
+
+// A figure as people read it: 0.3333333333333333 is 0.3333.
+function figure(value) {
+  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  return String(Math.abs(value) < 1000 ? Number(value.toPrecision(4)) : Math.round(value));
 }
 
 function clock(unix) {
@@ -131,7 +138,6 @@ function story(incident) {
   }
   const eviction = incident.eviction;
   if (eviction) {
-    for (const rung of eviction.rungs) lines.push({ at: rung.started_s, to: rung.rung, why: rung.detail });
     if (eviction.gone_s) lines.push({ at: eviction.gone_s, to: "gone", why: "every accused process is gone" });
     if (eviction.left_quorum_s && !incident.milestones.left_quorum_s) {
       lines.push({ at: eviction.left_quorum_s, to: "left quorum", why: "a quorum without it" });
@@ -150,6 +156,34 @@ function stages(at) {
   ];
   return spans.filter(([, from, to]) => from && to).map(([name, from, to]) =>
     el("span", {}, `${name} after `, el("b", { text: span(to - from) })));
+}
+
+const RUNGS = {
+  evidence: "evidence saved", quarantine: "quarantine", gate: "gate refuses it", lighthouse_kill: "Lighthouse kill",
+  worker_evict: "WorkerServers", scheduler: "scheduler", page: "page a person",
+};
+const NEVER_HIDDEN = ["gate", "lighthouse_kill", "worker_evict", "scheduler", "page"];
+
+// Every rung of an eviction in the order of the ladder; those not climbed are told too.
+function rungTable(eviction, first) {
+  const climbed = new Map(eviction.rungs.map((rung) => [rung.rung, rung]));
+  const rows = Object.keys(RUNGS).filter((name) => climbed.has(name) || NEVER_HIDDEN.includes(name)).map((name) => {
+    const rung = climbed.get(name);
+    if (!rung) return [RUNGS[name], chip("not climbed"), "", "", "", ""];
+    const over = rung.finished_s !== null;
+    const result = rung.result || (over ? "ended" : "under way");
+    const detail = rung.detail.startsWith(`${result}: `) ? rung.detail.slice(result.length + 2) : rung.detail;
+    return [RUNGS[name], chip(result), `+${Math.max(0, rung.started_s - first).toFixed(1)} s`,
+      over ? span(Math.max(0, rung.finished_s - rung.started_s)) : "–", span(rung.deadline_s), detail];
+  });
+  return el("div", { class: "rungs" }, table(["rung", "result", "began", "took", "deadline", "what it says"], rows));
+}
+
+function holdTable(holds) {
+  if (!holds.length) return null;
+  const rows = holds.map((held) => [held.guard.replaceAll("_", " "), held.end_s === null ? "still" : span(held.seconds),
+    held.reason, held.release || "", held.ended_by || "it holds"]);
+  return el("div", { class: "rungs" }, table(["guard", "held for", "why", "would be released by", "what released it"], rows));
 }
 
 function bundleLine(incident) {
@@ -198,11 +232,14 @@ function incidentBox(incident, now) {
         el("dt", { text: "confidence" }), el("dd", { text: incident.confidence }),
         ...Object.entries(incident.evidence).flatMap(([source, seen]) =>
           [el("dt", { text: source }), el("dd", { text: seen })])),
+      ...incident.evictions.map((eviction) => rungTable(eviction, first)),
+      holdTable(incident.account.holds),
       el("ol", { class: "timeline" }, ...story(incident).map((line) =>
         el("li", { class: TONES[line.to] || "" },
           el("span", { class: "at", text: `+${Math.max(0, line.at - first).toFixed(1)} s` }),
           el("span", { class: "to", text: line.to.replaceAll("_", " ") }),
           el("span", { class: "why", text: line.why })))),
+      el("p", { class: "meta" }, el("a", { href: `/incidents/${encodeURIComponent(incident.id)}`, text: "on a page of its own" })),
       bundleLine(incident),
       incident.resolution ? el("p", { class: "meta", text: `Resolved: ${incident.resolution}` }) : null));
   const linked = location.hash === `#${encodeURIComponent(incident.id)}`; // from a message
@@ -237,51 +274,74 @@ function showQuarantine(hosts, groups) {
     show("quarantine", el("div", { class: "none", text: "No host is in quarantine." }));
     return;
   }
-  const head = el("thead", {}, el("tr", {}, ...["host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon"]
-    .map((text) => el("th", { text }))));
-  show("quarantine", el("table", {}, head, el("tbody", {}, ...entries.map(quarantineRow))));
+  show("quarantine", table(["host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon"], entries.map(quarantineRow)));
 }
 
 function quarantineRow(entry) {
   const why = entry.reason + (entry.note ? ` (${entry.note})` : "");
   const until = entry.until_s === null ? "a person releases it" : date(entry.until_s);
-  const incident = entry.incident_id === null ? el("td", { text: "" })
-    : el("td", {}, entry.bundle && !guarded ? el("a", { href: entry.bundle, text: entry.incident_id, title: "its evidence" })
-      : el("span", { text: entry.incident_id }));
-  return el("tr", {},
-    ...[entry.host || `group ${entry.group}`, date(entry.since_s), until, entry.author].map((text) => el("td", { text })),
-    el("td", { text: why, title: entry.findings }), incident,
-    el("td", { text: entry.offences === undefined ? "" : String(entry.offences) }),
-    el("td", { text: entry.lemon ? "yes" : "", title: entry.lemon || "" }));
+  const incident = entry.incident_id === null ? ""
+    : el("a", { href: `/incidents/${encodeURIComponent(entry.incident_id)}`, text: entry.incident_id });
+  return [entry.host || `group ${entry.group}`, date(entry.since_s), until, entry.author,
+    el("span", { text: why, title: entry.findings }), incident,
+    entry.offences === undefined ? "" : String(entry.offences),
+    el("span", { text: entry.lemon ? "yes" : "", title: entry.lemon || "" })];
 }
 
 const SEVERITIES = ["info", "warning", "critical"];
 
+// On a phone each cell stands on a line of its own, with its head.
+function labelled(cell, head) {
+  cell.dataset.label = head;
+  if (cell.textContent.length <= 18) cell.className = "short";
+  return cell;
+}
+
 function table(heads, rows) {
   const head = el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { text }))));
-  return el("table", {}, head, el("tbody", {}, ...rows.map((cells) =>
-    el("tr", {}, ...cells.map((text) => el("td", { text }))))));
+  const made = el("table", {}, head, el("tbody", {}, ...rows.map((cells) =>
+    el("tr", {}, ...cells.map((cell, number) => labelled(cell instanceof Node ? el("td", {}, cell) : el("td", { text: cell }), heads[number]))))));
+  return el("div", { class: "wide" }, made);
+}
+
+// `evict and quarantine: dead, straggler; page: lighthouse away`: kinds by what is done at most.
+function actionsLine(actions) {
+  const plain = (name) => name.replaceAll("_", " ");
+  const kinds = new Map();
+  for (const [kind, row] of Object.entries(actions)) {
+    const said = [...new Set(SEVERITIES.map((one) => plain(row[one])))].join(" / ");
+    kinds.set(said, [...(kinds.get(said) || []), plain(kind)]);
+  }
+  return [...kinds].map(([said, some]) => `${said}: ${some.join(", ")}`).join("; ");
 }
 
 function showPolicy(policy) {
   const plain = (name) => name.replaceAll("_", " ");
-  const loaded = policy.loaded_s ? `, loaded ${new Date(policy.loaded_s * 1000).toLocaleString()}` : "";
-  const told = policy.learned.min_replicas;
-  const cost = policy.learned.eviction_cost_s;
+  const { min_replicas: told, eviction_cost_s: cost } = policy.learned;
   const used = Object.entries(policy.learned.evictions_last_hour || {});
-  const facts = [`${policy.source || "no file: the defaults"}${loaded}; mode: ${policy.mode}`];
+  const spent = used.reduce((sum, [, n]) => sum + n, 0);
+  const least = told ? told.in_force : policy.guards.min_replicas.value;
+  const line = `${policy.mode === "observe" ? "observes only" : "acts"}; ${actionsLine(policy.actions)}; `
+    + `${spent} of ${policy.guards.budget_per_hour.value} evictions this hour, never below ${least} group${least === 1 ? "" : "s"}`;
+  const loaded = policy.loaded_s ? `, loaded ${date(policy.loaded_s)}` : "";
+  const facts = [`${policy.source || "no file: the defaults"}${loaded}`];
   if (told && told.lighthouse !== null) facts.push(`min replicas ${told.in_force} (configured ${told.configured}, the Lighthouse's own ${told.lighthouse})`);
-  if (cost) facts.push(cost.evictions ? `an eviction costs ${cost.in_force} fleet seconds, measured on ${cost.evictions}` : `an eviction costs ${cost.in_force} fleet seconds, as configured`);
-  facts.push(`evictions in the last hour: ${used.reduce((sum, [, n]) => sum + n, 0)} of ${policy.guards.budget_per_hour.value}`
-    + (used.length ? ` (${used.map(([group, n]) => `${group}: ${n}`).join(", ")})` : ""));
+  if (cost) facts.push(`an eviction costs ${figure(cost.in_force)} fleet seconds, ${cost.evictions ? `measured on ${cost.evictions}` : "as configured"}`);
+  if (used.length) facts.push(`evictions in the last hour: ${used.map(([group, n]) => `${group}: ${n}`).join(", ")}`);
   const rows = Object.entries(policy.actions).map(([kind, row]) => [plain(kind), ...SEVERITIES.map((one) => plain(row[one]))]);
   const said = [...Object.entries(policy.guards), ...Object.entries(policy.thresholds)]
     .filter(([name, one]) => one.from !== "default" || name in policy.guards)
-    .map(([name, one]) => [name, String(one.value), one.from]);
+    .map(([name, one]) => [name, figure(one.value), one.from]);
   const windows = policy.maintenance.map((one) => [one.name, (one.days || ["once"]).join(", "), `${one.from} to ${one.to} UTC`]);
-  show("policy", ...facts.map((text) => el("p", { class: "meta", text })),
+  const summary = el("summary", { text: line });
+  summary.dataset.key = "policy";
+  const box = el("details", { class: "policy" }, summary, el("div", { class: "inside" },
+    ...facts.map((text) => el("p", { class: "meta", text })),
     table(["fault", ...SEVERITIES], rows), table(["option", "value", "said by"], said),
-    windows.length ? table(["maintenance", "days", "when"], windows) : null);
+    windows.length ? table(["maintenance", "days", "when"], windows) : null));
+  box.open = opened.get("policy") || false;
+  summary.addEventListener("click", () => opened.set("policy", !box.open));
+  show("policy", box);
 }
 
 function showHead(snapshot) {

@@ -243,13 +243,137 @@ def test_an_eviction_by_hand_is_a_persons_decision(monitor: Monitor, options: Op
         timeout=10,
     )  # fmt: skip
     assert answer.status_code == 200
-    active = monitor.service.keeper._parts.evictors.active
-    wait_until(lambda: not active(), 10, "the group is gone")
-    monitor.tick()
+    settled(monitor)
     assert options.audit_log is not None
     told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
     assert told[0]["what"] == "evict rg_1"
     assert {line["by"] for line in told} == {"a person"}
+
+
+def settled(monitor: Monitor) -> None:
+    active = monitor.service.keeper._parts.evictors.active
+    wait_until(lambda: not active(), 10, "the group is gone")
+    monitor.tick()
+
+
+def by_hand(monitor: Monitor, **body: str) -> str:
+    """Evict rg_1; the id under which it is known."""
+    answer = requests.post(
+        f"{monitor.url}/v1/groups/rg_1/evict", json={"reason": "its fans scream", **body},
+        headers=TOKEN, timeout=10,
+    )  # fmt: skip
+    assert answer.status_code == 200
+    return str(answer.json()["incident_id"])
+
+
+def come_back(monitor: Monitor, fleet: FakeFleet) -> None:
+    """New processes of rg_1, on another host."""
+    for name, rank in list(fleet.ranks.items()):
+        if rank.identity.group == "rg_1":
+            number = rank.identity.group_rank
+            del fleet.ranks[name]
+            made = fleet.add("rg_1", number, world_size=2, host="node7", replica_id="rg_1:uuid2",
+                             incarnation=f"second-{number}")  # fmt: skip
+            monitor.service.keeper._parts.registry.register(made.registration())
+
+
+def test_an_eviction_by_hand_has_an_account_like_any_other(
+    monitor: Monitor, fleet: FakeFleet, options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor.tick()
+    incident_id = by_hand(monitor, author="ann")
+    monitor.tick()
+    settled(monitor)
+    come_back(monitor, fleet)
+    wait_until(lambda: back(monitor, incident_id), 10, "it is back, and the others went on")
+    body = monitor.get(f"/v1/incidents/{incident_id}")
+    account = body["account"]
+    assert (body["kind"], body["culprits"], body["groups"]) == ("by_hand", [], ["rg_1"])
+    assert body["reason"] == "ann asked for it: its fans scream"
+    assert body["evidence"] == {}
+    assert (account["decided_by"], account["why"]) == ("ann", "its fans scream")
+    assert (account["outcome"], account["final"]) == ("evicted", True)
+    assert (account["ran_on"], account["back_on"]) == (["node1"], ["node7"])
+    assert "worker_evict" in [rung["rung"] for rung in account["rungs"]]
+    assert account["intervals"][0]["until"] == "decided"
+    assert account["lost_by_own"]["low"] == account["lost_by_own"]["high"] > 0
+    assert account["saved"]["low"] is account["saved"]["high"] is None
+    assert account["unit"] == "rank-seconds"
+    assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
+    lines = requests.get(f"{monitor.url}/v1/incidents.csv", timeout=10).text.splitlines()
+    assert lines[1].startswith(f"{incident_id},by_hand,info,resolved,evicted,ann,rg_1,")
+    at = ["--monitor", monitor.url]
+    assert "ann: its fans scream" in said(capsys, "manual", *at)
+    stored = json.loads(said(capsys, "manual", "--format", "json", "--store", str(options.store)))
+    assert stored["account"]["lost"] == account["lost"]
+    assert monitor.review(incident_id, verdict="right", by="bob").status_code == 200
+    assert options.audit_log is not None
+    told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
+    assert {line["by"] for line in told} == {"ann", "bob"}
+
+
+def back(monitor: Monitor, incident_id: str) -> bool:
+    monitor.tick()
+    marks = monitor.get(f"/v1/incidents/{incident_id}")["milestones"]
+    return None not in (marks["rejoined_s"], marks["survivor_commit_s"])
+
+
+def test_what_an_accused_group_lost_is_counted_once_though_a_person_evicted_it(
+    monitor: Monitor,
+) -> None:
+    fired(monitor)
+    monitor.tick()
+    incident_id = by_hand(monitor)
+    monitor.tick()
+    settled(monitor)
+    body = monitor.get(f"/v1/incidents/{incident_id}")
+    assert body["evidence"] == {"at that time": "inc-1 accused it"}
+    lost = body["account"]["lost"]
+    assert (lost["low"], lost["high"]) == (0.0, 0.0)
+    assert lost["words"] == "counted with inc-1; counted with inc-1"
+    assert body["account"]["eviction_cost"]["low"] > 0
+
+
+def test_what_dies_of_an_eviction_by_hand_is_counted_with_it(monitor: Monitor) -> None:
+    monitor.tick()
+    incident_id = by_hand(monitor)
+    monitor.tick()
+    settled(monitor)
+    monitor.tick(moments(monitor.service.keeper._parts.clock.now_s() + 20))
+    lost = monitor.get("/v1/incidents/inc-1")["account"]["lost"]
+    assert (lost["low"], lost["high"]) == (0.0, 0.0)
+    assert lost["words"] == f"counted with {incident_id}; counted with {incident_id}"
+
+
+def test_every_incident_has_a_page_without_javascript(monitor: Monitor) -> None:
+    story(monitor)
+    for path in ("/incidents/inc", "/incidents"):
+        answer = requests.get(monitor.url + path, timeout=10)
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "inc-1" in answer.text
+        assert "<script" not in answer.text
+    assert requests.get(f"{monitor.url}/incidents/nobody", timeout=10).status_code == 404
+    assert 'href="/incidents"' in requests.get(monitor.url, timeout=10).text
+
+
+def test_an_eviction_by_hand_keeps_its_account_over_a_restart(
+    options: Options, fleet: FakeFleet
+) -> None:
+    first = Monitor(options, fleet)
+    with first.service:
+        first.tick()
+        incident_id = by_hand(first, author="ann")
+        first.tick()
+        settled(first)
+        come_back(first, fleet)
+        wait_until(lambda: back(first, incident_id), 10, "it is back")
+        before = first.get(f"/v1/incidents/{incident_id}")
+    again = Monitor(options, fleet)
+    with again.service:
+        again.tick()
+        after = again.get(f"/v1/incidents/{incident_id}")
+    for key in ("account", "evictions", "story", "state"):
+        assert after[key] == before[key]
 
 
 def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(

@@ -80,7 +80,7 @@ class Lighthouse:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "RUST_LOG": "error", "PYTHONPATH": str(root)},
         )
-        wait_for(self._answers, within_s=20, what="the Lighthouse answers")
+        wait_for(self._answers, within_s=60, what="the Lighthouse answers")
 
     def _answers(self) -> bool:
         with contextlib.suppress(requests.RequestException):
@@ -186,13 +186,19 @@ class Gate:
     """`lightkeeper gate` as a process that can be killed and started again."""
 
     def __init__(
-        self, lighthouse: str, port: int, admin: int, *words: str, token: str | None = "secret"
+        self,
+        lighthouse: str,
+        port: int,
+        admin: int,
+        *words: str,
+        token: str | None = "secret",
+        host: str = "127.0.0.1",
     ) -> None:
         self._token = {} if token is None else {"LIGHTKEEPER_TOKEN": token}
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         self.admin = f"http://127.0.0.1:{admin}"
         self._words = [
-            "--lighthouse", lighthouse, "--bind", f"127.0.0.1:{port}",
+            "--lighthouse", lighthouse, "--bind", f"{host}:{port}",
             "--admin", f"127.0.0.1:{admin}", *words,
         ]  # fmt: skip
         self.start()
@@ -204,14 +210,20 @@ class Gate:
             [sys.executable, "-m", "monitor.cli", "gate", *self._words],
             env={**kept, "PYTHONPATH": str(root), **self._token},
         )
-        wait_for(self._answers, within_s=20, what="the gate answers")
+        try:
+            wait_for(self._answers, within_s=90, what="the gate answers")
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def _answers(self) -> bool:
         assert self.process.poll() is None
         if not self.children():
-            return False  # what answers is the worker of a gate that died
+            return False
         with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.admin}/healthz", timeout=1).ok
+            said = requests.get(f"{self.admin}/healthz", timeout=1)
+            return said.ok and "the keeper is gone" not in said.text  # not a dead gate's worker
         return False
 
     def view(self) -> Any:
@@ -237,17 +249,26 @@ class Gate:
         os.kill(before[0], signal.SIGKILL)
         wait_for(lambda: before[0] not in self.children(), within_s=10, what="it is buried")
 
-    def kill(self) -> None:
-        """SIGKILL to the process that was started; its worker serves on."""
+    def kill(self) -> int:
+        """SIGKILL to the process that was started; its worker, whose pid this is, serves on."""
+        worker, *_ = self.children()
         self.process.kill()
         self.process.wait()
+        return worker
+
+    def kill_both(self) -> None:
+        """SIGKILL to all of it, as when its host or its container ends."""
+        worker = self.kill()
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: not is_there(worker), within_s=5, what="the worker is gone")
 
     def stop(self) -> None:
         self.process.terminate()
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self.process.kill()
+            self.process.wait()
 
 
 @contextlib.contextmanager
@@ -258,6 +279,13 @@ def running(*parts: Any) -> Iterator[None]:
     finally:
         for part in parts:
             (part.kill if isinstance(part, Lighthouse) else part.stop)()
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process lives; one that nobody has buried yet does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def free_port() -> int:

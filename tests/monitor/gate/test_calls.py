@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from monitor.gate import bequest
@@ -360,3 +362,27 @@ def test_a_new_worker_goes_on_with_the_connections_of_one_that_died() -> None:
             assert asked == [quorum("rg_0:x"), quorum("rg_0:y")]
             carried.answer_all()
             assert client.status(ask) == client.status(late) == ("0", "")
+
+
+def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() -> None:
+    """Else a new group would wait until everybody else has gone."""
+    with bench() as gate:
+        gate.client().beat("rg_0:x")
+        lighthouse = gate.core.lighthouse
+        knocked = asyncio.Event()
+
+        async def knock() -> None:
+            knocked.set()
+            lighthouse._came()
+
+        lighthouse._knock = knock  # type: ignore[method-assign]
+        gate.do(lighthouse._failed)
+        assert lighthouse.up is False
+
+        async def watch() -> None:
+            watching = asyncio.create_task(lighthouse.watch())
+            await asyncio.wait_for(knocked.wait(), 10)
+            watching.cancel()
+
+        gate.loop.run_until_complete(watch())
+        assert lighthouse.up

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import argparse
+import configparser
+import shlex
+from pathlib import Path
 
+import pytest
+import yaml
+
+from monitor.commands.gate import add_arguments
 from tests.monitor.shell.refusal import assert_refused
 
 GOOD = ["--lighthouse", "http://127.0.0.1:1", "--bind", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
@@ -24,3 +31,39 @@ def test_wrong_options_are_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(["gate", *GOOD, *words], line, capsys)
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def words_of(command: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert [Path(word).name for word in command[:2]] == ["lightkeeper", "gate"]
+    return parser.parse_args(command[2:])
+
+
+def test_the_unit_of_systemd_leaves_the_worker_alone_and_starts_again() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[method-assign,assignment]
+    unit.read(DOCS / "systemd" / "lightkeeper-gate.service")
+    service = dict(unit["Service"])
+    assert (service["KillMode"], service["Restart"]) == ("process", "always")
+    assert service["OOMPolicy"] == "continue"
+    args = words_of(shlex.split(service["ExecStart"].replace("\\\n", " ").replace("\\", " ")))
+    assert args.state.parent == Path("/var/lib") / service["StateDirectory"]
+
+
+def test_in_kubernetes_there_is_one_gate_and_its_ports_are_those_it_is_told() -> None:
+    found = yaml.safe_load_all((DOCS / "kubernetes" / "gate.yaml").read_text(encoding="utf-8"))
+    parts = {one["kind"]: one["spec"] for one in found}
+    assert parts["Deployment"]["replicas"] == 1
+    assert parts["Deployment"]["strategy"] == {"type": "Recreate"}
+    [container] = parts["Deployment"]["template"]["spec"]["containers"]
+    args = words_of(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert args.bind == f"0.0.0.0:{ports['groups']}"
+    assert args.admin == f"0.0.0.0:{ports['admin']}"
+    assert {port["targetPort"] for port in parts["Service"]["ports"]} == set(ports)
+    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
+    assert "livenessProbe" not in container

@@ -6,12 +6,14 @@ import random
 
 import h2.events
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from monitor.gate import frames
 from monitor.gate.group_side import STREAMS_MAX
 from monitor.gate.headers import QUORUM_PATH, encode
 from monitor.gate.stream import KEPT_MAX
-from tests.monitor.gate.wires import Bench, Wire, bench, grpc, heartbeat
+from tests.monitor.gate.wires import Bench, Wire, bench, grpc, heartbeat, quorum
 
 REQUEST = encode([(b":method", b"POST"), (b":path", QUORUM_PATH.encode())])
 
@@ -212,3 +214,84 @@ def test_a_conversation_is_the_same_however_its_bytes_arrive(size: int) -> None:
         beat, ask = client.beat("rg_0:x"), client.ask("rg_0:x")
         gate.carried[0].answer_all()
         assert client.status(beat) == client.status(ask) == ("0", "")
+
+
+def test_what_is_kept_of_calls_that_are_over_is_nothing() -> None:
+    """A client for days: calls that end, are cancelled, refused, half sent, answered in pieces."""
+    with bench() as gate:
+        client, answered = gate.client(), set()
+        for turn in range(60):
+            half = client.call(QUORUM_PATH, quorum(f"rg_0:{turn}")[:7], end=False)
+            client.h2.reset_stream(half)
+            open_end = client.call(QUORUM_PATH, quorum("rg_0:x"), end=False)
+            beat, ask = client.beat("rg_0:x"), client.ask("rg_0:x")
+            [carried] = gate.carried
+            for number, path, _ in carried.calls():
+                stream = carried.h2.streams.get(number)
+                if path == QUORUM_PATH and stream is not None and number not in answered:
+                    answered.add(number)
+                    if stream.open:
+                        carried.answer(number, grpc(bytes(3000)))
+            carried.events.clear()
+            client.pull()
+            for event in client.events:
+                if isinstance(event, h2.events.DataReceived):
+                    client.h2.acknowledge_received_data(event.flow_controlled_length, ask)
+            client.events.clear()
+            client.push()
+            client.h2.reset_stream(beat)
+            client.push()
+            assert open_end < ask
+        side, [carried] = client.side, gate.carried
+        for end in (side, carried.side):
+            kept = (end._windows, end._queued, end._stream_credit)
+            assert [len(each) for each in kept] == [0, 0, 0], type(end)
+        assert side.streams == {}
+        assert carried.side.carried == {}
+        assert side._kept_bytes == 0
+
+
+FRAMES = st.lists(
+    st.tuples(
+        st.integers(0, 10),
+        st.sampled_from([0, 1, 4, 5, 8, 12, 32, 255]),
+        st.sampled_from([0, 1, 1, 3, 3, 5, 2, 2**31 - 1]),
+        st.one_of(
+            st.binary(max_size=40),
+            st.just(REQUEST),
+            st.just(heartbeat("rg_0:x")),
+            st.integers(0, 2**32 - 1).map(lambda number: number.to_bytes(4, "big")),
+        ),
+    ),
+    max_size=30,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(FRAMES, FRAMES)
+def test_any_frames_from_either_end_end_that_connection_at_most(
+    from_client: list[tuple[int, int, int, bytes]],
+    from_lighthouse: list[tuple[int, int, int, bytes]],
+) -> None:
+    with bench() as gate:
+        client, other = gate.client(), gate.client()
+        client.ask("rg_0:x")
+        for each in from_client:
+            if not client.wire.closed:
+                gate.do(client.wire.protocol.data_received, frames.frame(*each))
+        if gate.carried:
+            side = gate.carried[0].side
+            for each in from_lighthouse:
+                if not side.closed:
+                    gate.do(side.data_received, frames.frame(*each))
+        gate.sleep(0.3)
+        beat = other.beat("rg_1:x")
+        for carried in gate.carried[1:]:
+            if not carried.wire.closed:
+                carried.answer_all()
+        assert other.status(beat) == ("0", "")
+        held = sum(len(stream.data) for stream in client.side.streams.values())
+        assert held <= KEPT_MAX
+        gate.do(client.wire.protocol.connection_lost, None)
+        assert client.side.streams == {}
+        assert client.side not in gate.core.clients

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.gate.quorum_ids import QuorumIds
+from monitor.gate.quorum_ids import RESERVE, RESERVED_MOST, QuorumIds
 
 REAL = bytes.fromhex(
     "0a2f0801121d0a0672675f313a62120a687474703a2f2f683a311a03683a3220052801"
@@ -108,6 +108,39 @@ def test_it_survives_a_restart_of_the_gate():
     assert again.passed(reply(2, 160.0, "a")) == reply(9, 160.0, "a")
 
 
+def test_a_gate_that_knows_only_the_disk_begins_above_it_whichever_lighthouse_it_meets():
+    for number in (1, 7):
+        ids = QuorumIds.above(40)
+        assert number_of(ids.passed(reply(number, 150.0, "a", "b"))) == 41
+        assert number_of(ids.passed(reply(number + 1, 160.0, "a"))) == 42
+        assert ids.restarts == 0
+
+
+def test_a_number_above_the_disks_needs_no_other():
+    ids = QuorumIds.above(40)
+    assert ids.passed(reply(41, 150.0, "a")) == reply(41, 150.0, "a")
+
+
+def test_a_gate_that_knows_the_disk_meets_a_restart_later():
+    ids = QuorumIds.above(40)
+    assert number_of(ids.passed(reply(7, 150.0, "a"))) == 41
+    assert number_of(ids.passed(reply(1, 160.0, "a"))) == 42
+    assert ids.restarts == 1
+
+
+def test_without_a_disk_numbers_are_the_lighthouses():
+    assert QuorumIds.above(0) == QuorumIds()
+
+
+@pytest.mark.parametrize(
+    ("highest", "reserved", "writes"),
+    [(0, 0, 100), (1, 100, None), (49, 100, None), (50, 100, 150), (100, 100, 200),
+     (500, 100, 600), (RESERVED_MOST, 0, None)],
+)  # fmt: skip
+def test_the_disk_is_written_once_in_fifty_ids(highest: int, reserved: int, writes: int | None):
+    assert QuorumIds(highest=highest).reserve(reserved) == writes
+
+
 @pytest.mark.parametrize("told", [None, 7, {}, {"offset": -1}, {"offset": "1"}])
 def test_a_memory_that_is_none_is_refused(told: object):
     with pytest.raises(ValueError, match=r"memory|count"):
@@ -120,15 +153,27 @@ def test_what_cannot_be_understood_passes_untouched(data: bytes):
     assert ids.passed(data) == data
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=30))
-def test_no_number_is_told_for_two_different_quorums(events: list[tuple[bool, int]]):
-    """A Lighthouse that restarts at any time, members that come and go."""
+EVENTS = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 3), st.booleans()), min_size=1, max_size=30
+)
+
+
+@given(EVENTS)
+def test_no_number_is_told_for_two_different_quorums(events: list[tuple[bool, int, bool]]):
+    """A Lighthouse and a gate that restart at any time, members that come and go."""
     ids, number, made, last = QuorumIds(), 0, 100.0, None
     told: dict[int, frozenset[str]] = {}
-    for restarts, more in events:
+    reserved = 0
+    for restarts, more, gate_restarts in events:
+        if gate_restarts:
+            ids = QuorumIds.above(reserved)
+        ahead = ids.reserve(reserved)
+        reserved = reserved if ahead is None else ahead
         members = frozenset(f"rg_{index}" for index in range(more + 1))
         number, last = (0, None) if restarts else (number, last)
         number += members != last
         made, last = made + 1.0, members
-        now = number_of(ids.passed(reply(number, made, *sorted(members))))
+        ids.passed(reply(number, made, *sorted(members)))
+        now = number + ids.offset
+        assert now <= reserved < now + 2 * RESERVE
         assert told.setdefault(now, members) == members

@@ -95,7 +95,7 @@ def told(module: str, name: str, fields: list[str]):
         (told("os", "system", []), "there is no os.system here"),
         (told("subprocess", "Popen", []), "there is no subprocess.Popen here"),
         (told("monitor.pipeline.pipeline", "Pipeline", []), "cannot be journalled"),
-        (told("monitor.config", "fields", []), "there is no monitor.config.fields here"),
+        (told("monitor.rulebook", "fields", []), "there is no monitor.rulebook.fields here"),
         (told("monitor.history.track", "RankTrack", ["identity"]), "another version wrote this"),
         (told("monitor.nowhere", "Thing", []), "there is no monitor.nowhere.Thing"),
         ({"classes": [], "value": ["?"]}, "unknown tag"),

@@ -15,7 +15,8 @@ from monitor.commands.notify import public_url_of, sinks_of
 from monitor.config import KeeperConfig
 from monitor.notify.sinks import Alertmanager, Slack, Webhook
 from monitor.pipeline import TickResult
-from monitor.service import Options, Service, _for_people
+from monitor.service import Options, Service
+from monitor.service.surroundings import for_people
 from tests.monitor.notify.scene import Receiver
 from tests.monitor.shell.fakes import page, wait_until
 from tests.monitor.shell.test_store import incident
@@ -127,7 +128,7 @@ def test_a_bad_secret_is_not_repeated(tmp_path: Path) -> None:
      ("http://[::]:1", "http://HERE:1"), ("http://10.0.0.1:1", "http://10.0.0.1:1")],
 )  # fmt: skip
 def test_links_name_a_host_that_people_can_reach(bound: str, shown: str) -> None:
-    assert _for_people(bound) == shown.replace("HERE", socket.gethostname())
+    assert for_people(bound) == shown.replace("HERE", socket.gethostname())
 
 
 def test_a_public_address_is_checked() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from monitor.config import _RANGES, ConfigError, KeeperConfig
+from monitor.config import ConfigError, KeeperConfig
+from monitor.config.config import RANGES
 
 
 def test_the_defaults_are_within_their_ranges() -> None:
@@ -36,4 +37,4 @@ def test_unknown_options_are_refused_and_none_means_the_default() -> None:
 
 
 def test_every_number_has_a_range() -> None:
-    assert set(_RANGES) == set(KeeperConfig.__dataclass_fields__) - {"observe"}
+    assert set(RANGES) == set(KeeperConfig.__dataclass_fields__) - {"observe"}

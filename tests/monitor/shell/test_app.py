@@ -57,6 +57,22 @@ def api(tmp_path: Path, lighthouse: FakeLighthouse) -> Iterator[Api]:
         yield Api(made)
 
 
+@pytest.fixture(scope="module")
+def unmoved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One monitor for all that it must refuse: none of it, before or after another, changes it."""
+    lighthouse = FakeLighthouse()
+    try:
+        with service(tmp_path_factory.mktemp("unmoved"), lighthouse.url) as made:
+            api = Api(made)
+            yield api
+            assert api.get("/v1/sd") == []
+            held = api.get("/v1/quarantine")
+            assert (held["quarantine"], held["groups"]) == ([], [])
+            assert made.keeper._parts.evictors.active() == ()
+    finally:
+        lighthouse.close()
+
+
 def test_before_the_first_tick_it_lives_and_is_not_ready(api: Api) -> None:
     assert api.get("/healthz")["ok"] is True
     answer = api.call("GET", "/readyz")
@@ -181,8 +197,8 @@ CHANGES = [
      {"Authorization": "Bearer s\u00e9cret".encode("latin-1")}],
     ids=["none", "wrong", "basic", "bare", "empty", "latin"],
 )  # fmt: skip
-def test_every_change_needs_the_token(api: Api, method: str, path: str, headers: dict) -> None:
-    answer = api.call(method, path, json={"reason": "x"}, headers=headers)
+def test_every_change_needs_the_token(unmoved: Api, method: str, path: str, headers: dict) -> None:
+    answer = unmoved.call(method, path, json={"reason": "x"}, headers=headers)
     assert answer.status_code == 401
     assert answer.json() == {"error": "wrong or missing token: send 'Authorization: Bearer TOKEN'"}
 
@@ -250,10 +266,10 @@ def test_refuses_to_serve_the_network_without_a_token(bind: str, tmp_path: Path)
     ],
 )  # fmt: skip
 def test_a_bad_request_is_answered_in_one_line(
-    api: Api, method: str, path: str, options: dict, status: int, words: str
+    unmoved: Api, method: str, path: str, options: dict, status: int, words: str
 ) -> None:
-    api.tick()
-    answer = api.call(method, path, headers=TOKEN, **options)
+    unmoved.tick()
+    answer = unmoved.call(method, path, headers=TOKEN, **options)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
     assert words in answer.json()["error"]
@@ -266,11 +282,11 @@ def test_a_bad_request_is_answered_in_one_line(
      ("incarnation", "a\nb"), ("group", "<script>")],
 )  # fmt: skip
 def test_names_that_would_hurt_elsewhere_are_not_registered(
-    api: Api, fleet: FakeFleet, key: str, value: str
+    unmoved: Api, fleet: FakeFleet, key: str, value: str
 ) -> None:
     body = to_json(fleet.add().registration())
     body["identity"][key] = value
-    answer = api.call("POST", "/v1/register", data=json.dumps(body), headers=TOKEN)
+    answer = unmoved.call("POST", "/v1/register", data=json.dumps(body), headers=TOKEN)
     assert answer.status_code == 400
     assert f"'{key}' is not a name" in answer.json()["error"]
 

@@ -14,7 +14,7 @@ import pytest
 
 from monitor.cli import build_parser, main
 from monitor.commands.errors import CommandError
-from monitor.commands.run import parse_budget
+from monitor.commands.run_reading import parse_budget
 from monitor.config import KeeperConfig
 from monitor.names import GroupName, Host
 from monitor.service import Options, Service

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from monitor.app import Desk, create_app
 from monitor.cli import build_parser
-from monitor.commands.run import _options
+from monitor.commands.run_reading import options_of
 from monitor.config import KeeperConfig
 from monitor.evictors.look import Life, Looker
 from monitor.evictors.order import Accused, Patience
@@ -169,10 +169,10 @@ def test_the_page_offers_no_links_that_would_be_refused(fleet, fetcher):
 def test_open_reads_come_from_the_command_line_or_the_environment(monkeypatch) -> None:
     for name in ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_OPEN_READS"):
         monkeypatch.delenv(name, raising=False)
-    assert not _options(build_parser().parse_args(["monitor"])).open_reads
-    assert _options(build_parser().parse_args(["monitor", "--open-reads"])).open_reads
+    assert not options_of(build_parser().parse_args(["monitor"])).open_reads
+    assert options_of(build_parser().parse_args(["monitor", "--open-reads"])).open_reads
     monkeypatch.setenv("LIGHTKEEPER_OPEN_READS", "1")
-    assert _options(build_parser().parse_args(["monitor"])).open_reads
+    assert options_of(build_parser().parse_args(["monitor"])).open_reads
 
 
 def test_a_profile_needs_the_monitors_token(monitor) -> None:
@@ -240,6 +240,6 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> N
 def test_the_command_line_names_the_file(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
     args = build_parser().parse_args(["monitor", "--ca-file", str(tmp_path / "ca.pem")])
-    assert _options(args).ca_file == tmp_path / "ca.pem"
+    assert options_of(args).ca_file == tmp_path / "ca.pem"
     monkeypatch.setenv("LIGHTKEEPER_CA_FILE", "/etc/ca.pem")
-    assert _options(build_parser().parse_args(["monitor"])).ca_file == Path("/etc/ca.pem")
+    assert options_of(build_parser().parse_args(["monitor"])).ca_file == Path("/etc/ca.pem")

@@ -51,7 +51,7 @@ def api(tmp_path: Path, lighthouse: FakeLighthouse, file: Path) -> Iterator[Api]
     rules = rulebook(file, min_replicas=2)
     options = Options(
         rules.current.config, "127.0.0.1:0", tmp_path / "m.db", lighthouse.url, token="secret",
-        rules=rules, journal=tmp_path / "j",
+        rules=rules, journal=tmp_path / "j", audit_log=tmp_path / "audit.jsonl",
     )  # fmt: skip
     with Service(options) as service:
         yield Api(service)
@@ -199,6 +199,36 @@ def test_a_bad_reload_is_400_with_every_problem_and_a_trouble_on_the_page(
     api.tick()
     assert any("was not reloaded" in one for one in api.get("/v1/snapshot")["troubles"])
     assert api.get("/v1/policy")["mode"] == "observe"
+
+
+def test_every_reload_leaves_a_line_in_the_audit_log_and_so_does_a_refused_one(
+    api: Api, file: Path, tmp_path: Path
+) -> None:
+    text = POLICY.replace("budget_per_hour = 2", "budget_per_hour = 5")
+    file.write_text(text.replace('"page"', '"observe"').replace("= 7", "= 8\ntick_s = 3"))
+    asked = api.call("POST", "/v1/policy/reload", headers=TOKEN, json={"author": "ann"})
+    assert asked.status_code == 200
+    api.service.reload()  # SIGHUP, and the file is as it was
+    file.write_text("[guards]\nbudget_per_hour = -1\n")
+    api.service.reload()
+    assert api.call("POST", "/v1/policy/reload", headers=TOKEN).status_code == 400
+    assert api.call("POST", "/v1/policy/reload").status_code == 401  # no reload at all
+    told = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    lines = [line for line in told if line["event"] == "policy"]
+    refused = f"1 wrong: {file}: guards.budget_per_hour: is -1, expected 0 to 1e+06"
+    severities = ("critical", "info", "warning")
+    assert [(line["by"], line["what"], line["load"]) for line in lines] == [
+        ("ann", "reloaded", 2), ("SIGHUP", "reloaded", 3), ("SIGHUP", "reload refused", 3),
+        ("a person", "reload refused", 3),
+    ]  # fmt: skip
+    assert lines[0]["changed"] == {
+        **{f"actions.straggler.{one}": ["page", "observe"] for one in severities},
+        "budget_per_hour": [2, 5],
+        "stall_floor_s": [7, 8],
+        "tick_s (after a restart)": [None, 3],
+    }
+    assert [line["why"] for line in lines[1:]] == ["nothing changed", refused, refused]
+    assert {line["file"] for line in lines} == {str(file)}
 
 
 @pytest.mark.parametrize(

@@ -12,64 +12,30 @@ that both state decide, and only where one states none is the second taken for t
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from monitor.clock import Clock
 from monitor.names import RankName
-from worker_server.wire import Identity, Registration, WireError, parse_identity
+from monitor.targets.target import (
+    Source,
+    Standing,
+    Target,
+    older,
+    rank_of,
+    target_from_json,
+    target_to_json,
+)
+from worker_server.wire import Identity, Registration, WireError
 
 LAPSE_GRACE_S: Final = 60.0
 """Longer: a dead host is seen for longer; a rank that left without a word lingers as long."""
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 3600.0
-_AGE_SLACK_S: Final = 1.0
 SUPERSEDED_KEPT: Final = 16
 """Old incarnations remembered for each rank; each costs one short string."""
-
-
-class Source(StrEnum):
-    """How a target became known."""
-
-    LEASE = "lease"
-    FILE = "file"
-
-
-class Standing(StrEnum):
-    """What the registry knows of one incarnation of a rank."""
-
-    CURRENT = "current"
-    SUPERSEDED = "superseded"  # a newer incarnation bears the name
-    LEFT = "left"  # it unregistered: its WorkerServer saw it dead and its linger ended
-    UNKNOWN = "unknown"
-
-
-class TargetsError(Exception):
-    """A `file_sd` list that cannot be read; the message is one line for a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One WorkerServer to poll."""
-
-    identity: Identity
-    url: str
-    lease_s: float
-    source: Source
-    heard_s: float
-    """Unix time of the last renewal or good answer."""
-    born_s: float | None = None
-    """Unix time at which the rank attached, by its own account; None when it does not say."""
-
-    @property
-    def rank(self) -> RankName:
-        """Name of the rank."""
-        return self.identity.rank
 
 
 class TargetKeeper(Protocol):
@@ -103,33 +69,34 @@ class Registry:
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
         the monitor was away. Targets of a file come back with the file.
         """
-        heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
         with self._lock:
-            for body in bodies:
-                try:
-                    target, superseded = _target_from_json(body, heard_s)
-                except (WireError, KeyError, TypeError, ValueError):
-                    continue  # written by another version: the next renewal brings it back
-                if target.source is Source.FILE:
-                    continue
-                self._targets[target.rank] = target
-                self._superseded[target.rank] = superseded
-                restored += 1
-        return restored
+            return self._restore(bodies)
 
     def adopt(self, bodies: Sequence[Mapping[str, Any]]) -> int:
         """Take over of what another monitor had saved what is not known here."""
         with self._lock:
-            known = set(self._targets)
-        unknown = [one for one in bodies if _rank_of(one) not in known]
-        return self.restore(unknown)
+            return self._restore([one for one in bodies if rank_of(one) not in self._targets])
+
+    def _restore(self, bodies: Sequence[Mapping[str, Any]]) -> int:
+        heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
+        for body in bodies:
+            try:
+                target, superseded = target_from_json(body, heard_s)
+            except (WireError, KeyError, TypeError, ValueError):
+                continue  # written by another version: the next renewal brings it back
+            if target.source is Source.FILE:
+                continue
+            self._targets[target.rank] = target
+            self._superseded[target.rank] = superseded
+            restored += 1
+        return restored
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Write every target that is not stored like this: this monitor has begun to write."""
-        known = {_rank_of(one): one for one in stored}
+        known = {rank_of(one): one for one in stored}
         with self._lock:
             for rank, target in self._targets.items():
-                body = _target_to_json(target, self._superseded.get(rank, ()))
+                body = target_to_json(target, self._superseded.get(rank, ()))
                 if body != known.get(rank):
                     self._keeper.save_target(rank, body)
 
@@ -148,7 +115,7 @@ class Registry:
         if old is not None and old.identity.incarnation != target.identity.incarnation:
             if target.identity.incarnation in self._superseded.get(rank, ()):
                 return Standing.SUPERSEDED
-            elder = target if _older(target, old) else old
+            elder = target if older(target, old) else old
             elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
             self._superseded[rank] = elders[-SUPERSEDED_KEPT:]
             if elder is target:
@@ -158,7 +125,7 @@ class Registry:
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
         if old is None or replace(old, heard_s=target.heard_s, born_s=target.born_s) != target:
-            self._keeper.save_target(rank, _target_to_json(target, self._superseded.get(rank, ())))
+            self._keeper.save_target(rank, target_to_json(target, self._superseded.get(rank, ())))
         return Standing.CURRENT
 
     def unregister(self, rank: RankName, incarnation: str) -> bool:
@@ -251,90 +218,3 @@ class Registry:
         with self._lock:
             if url in self._file_urls:
                 self._admit(Target(identity, url, LEASE_MAX_S, Source.FILE, self._clock.now_s()))
-
-
-def _older(one: Target, other: Target) -> bool:
-    """Whether `one` attached clearly earlier; a second may be lost on the way here."""
-    if one.born_s is None or other.born_s is None:
-        return False
-    return one.born_s < other.born_s - _AGE_SLACK_S
-
-
-def _rank_of(body: Mapping[str, Any]) -> RankName | None:
-    try:
-        return parse_identity(body["identity"]).rank
-    except (WireError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
-    return {
-        "identity": asdict(target.identity),
-        "url": target.url,
-        "lease_s": target.lease_s,
-        "source": str(target.source),
-        "born_s": target.born_s,
-        "superseded": list(superseded),
-    }
-
-
-def _target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, tuple[str, ...]]:
-    target = Target(
-        identity=parse_identity(body["identity"]),
-        url=str(body["url"]),
-        lease_s=float(body["lease_s"]),
-        source=Source(body["source"]),
-        heard_s=heard_s,
-        born_s=None if body.get("born_s") is None else float(body["born_s"]),
-    )
-    return target, tuple(str(item) for item in body["superseded"])
-
-
-class TargetsFile:
-    """A Prometheus `file_sd` JSON list, read again whenever it changes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int] | None = None
-
-    def changed(self) -> tuple[str, ...] | None:
-        """The URLs, when the file is new or has changed; None when it has not.
-
-        Raises:
-            TargetsError: it cannot be read or is not a `file_sd` list.
-        """
-        try:
-            stat = self._path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
-            if stamp == self._stamp:
-                return None
-            urls = parse_file_sd(self._path.read_text(encoding="utf-8"))
-        except OSError as exc:
-            raise TargetsError(f"cannot read targets file {self._path}: {exc.strerror}") from exc
-        except ValueError as exc:
-            raise TargetsError(f"targets file {self._path}: {exc}") from exc
-        self._stamp = stamp  # a list that cannot be read is tried again, and said again
-        return urls
-
-
-def parse_file_sd(text: str) -> tuple[str, ...]:
-    """URLs of a Prometheus `file_sd` list: `[{"targets": ["host:port"], "labels": {...}}]`.
-
-    Raises:
-        ValueError: not such a list.
-    """
-    try:
-        entries = json.loads(text)
-    except RecursionError as exc:
-        raise ValueError("nested too deeply") from exc
-    if not isinstance(entries, list):
-        raise ValueError('expected a list of {"targets": ["host:port", ...]}')  # noqa: TRY004
-    urls: dict[str, None] = {}
-    for entry in entries:
-        addresses = entry.get("targets") if isinstance(entry, dict) else None
-        if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-            raise ValueError('an entry has no "targets": ["host:port", ...]')
-        for address in addresses:
-            url = address if address.startswith(("http://", "https://")) else f"http://{address}"
-            urls[url.rstrip("/")] = None
-    return tuple(urls)

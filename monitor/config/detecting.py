@@ -1,0 +1,228 @@
+"""Thresholds of looking and of the detectors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.config.range import DAY, Range
+
+
+@dataclass(frozen=True)
+class Detecting:
+    """How often is looked, and from when on a fault is one."""
+
+    __slots__ = ()  # the fields lie in `KeeperConfig`
+
+    tick_s: float = 1.0
+    """Time between two sweeps. Smaller finds faults sooner and costs every host more requests."""
+    observe: bool = False
+    """Say what would be evicted, and evict nothing."""
+
+    # -- hang: monitor.detectors.not_entered, waits ---------------------------------------
+    stall_floor_s: float = 5.0
+    """No rank is called hung before. Lower is faster; a page-cache miss or a descheduled
+    process of 1 to 3 s is common on a busy host (facts/trainer.md section 4)."""
+    undeclared_floor_s: float = 30.0
+    """No rank is called hung before where its loop does not say what it does: between steps, or
+    when it reports no phases. A checkpoint or an evaluation that nobody declared looks like that.
+    Half of TorchFT's 60 s, after which the others give up; lower finds hangs there sooner and
+    accuses such a pause when it comes for the first time."""
+    ending_s: float = 60.0
+    """A rank that waited for a fault of another, and left that wait without a commit, may stand
+    still for so long before it is called hung: its interpreter is ending, which on a host with a
+    load of 32 on 2 cores took 24 s (campaign). Lower accuses victims while they end."""
+    stall_factor: float = 10.0
+    """Hung after this many learned step times (or the floor). Lower accuses slow steps."""
+    unwitnessed_factor: float = 3.0
+    """A stalled rank for whom nobody is seen waiting gets this many times as long: what
+    stops nobody is often a pause that nobody declared."""
+    warm_up_commits: int = 3
+    """Commits of an incarnation before it is judged: first steps compile and allocate."""
+    warm_up_budget_s: float = 300.0
+    """A rank without its first commits is excused for so long (16 CPU s of imports a rank,
+    90 to 150 s on a loaded machine, facts/trainer.md)."""
+    long_phase_budget_s: float = 600.0
+    """A declared checkpoint, evaluation, compile or init phase is excused for so long."""
+    healing_budget_s: float = 120.0
+    """A healing rank is excused for so long (a checkpoint from a peer over the network)."""
+    silent_s: float = 20.0
+    """A rank whose WorkerServer is silent so long, while its own group is stuck in a collective
+    and nobody else explains it, is taken for the culprit. Lower confuses a lost sidecar with
+    a lost host."""
+    habit_factor: float = 2.0
+    """A pause that the job has made before is excused for this many times as long: evaluations and
+    checkpoints vary. Lower accuses the next longer one; higher finds a hang in its place later."""
+    habit_half_life_s: float = 3600.0
+    """After so long without another, a learned pause counts half (a pause that comes again keeps
+    twice the time between two). Shorter forgets an hourly evaluation, longer keeps the memory of
+    a hang that ended by itself."""
+    long_phase_factor: float = 10.0
+    """A declared long phase is excused for this many times its usual length, once it was seen three
+    times, instead of for `long_phase_budget_s`."""
+    long_phase_floor_s: float = 60.0
+    """No declared long phase is called hung before: storage has bad minutes."""
+    running_factor: float = 3.0
+    """A rank whose main thread runs (state R) or waits for the disk (D) while it stands still gets
+    so many times as long: an undeclared pause looks like that, and so does a process that gets no
+    CPU; hangs mostly sleep. Lower accuses compilations, higher finds endless loops later."""
+    hang_sweeps: int = 2
+    """Consecutive sweeps with the same verdict before it counts: snapshots are skewed."""
+
+    # -- dead: monitor.detectors.dead ------------------------------------------------------
+    dead_observations: int = 2
+    """Observations of a gone process before it counts."""
+    death_slack_s: float = 0.03
+    """Ranks of a group that died within this span died together; later ones were taken along.
+    WorkerServers see a death within milliseconds; torchrun ends the rest of a group 43 to 142 ms
+    after the first (seen). Higher names those taken along as well; lower trusts clocks and the
+    scheduler of a busy host more than they deserve."""
+    heartbeat_grace_s: float = 1.0
+    """A heartbeat this much younger than the death proves that the group lives on."""
+    host_lost_s: float = 15.0
+    """All WorkerServers of a group silent and its heartbeat stale for so long: host lost.
+    Three times the Lighthouse's own heartbeat timeout."""
+    job_end_s: float = 30.0
+    """Ranks of a job that end within this span, none left, ended together: a finished job."""
+
+    # -- mismatch: monitor.detectors.mismatch ----------------------------------------------
+    mismatch_suspect_s: float = 3.0
+    """All members of a process group inside the same unfinished collective for so long: read
+    their flight records. Lower reads records (8 to 18 ms of CPU a rank) of healthy ranks."""
+    mismatch_sweeps: int = 2
+    """As `hang_sweeps`."""
+    stuck_inside_s: float = 45.0
+    """A group all of whose ranks stand in the same collective for so long, while all other groups
+    wait for it, is accused as a whole. Under TorchFT's 60 s, after which the others give up;
+    lower accuses slow transfers, of which it is told earlier without accusing anybody."""
+    record_fresh_s: float = 60.0
+    """Older flight records are no evidence for what happens now."""
+    record_repeat_s: float = 10.0
+    """A suspicion that lasts reads the records again after so long."""
+    sample_s: float = 30.0
+    """The flight records of a small healthy group are read and compared so often, for mismatches
+    that hang nothing; 0: never. At 8 to 18 ms of a rank's CPU it costs it under 0.1 %."""
+
+    # -- straggler: monitor.detectors.straggler --------------------------------------------
+    window_s: float = 5.0
+    """Shortest window over which busy seconds a step are averaged."""
+    window_steps: int = 5
+    """Fewest steps in a window: one step more or less at its edges is at most 20 %."""
+    window_limit_s: float = 120.0
+    """A window that lasts longer is thrown away (a pause, not a pace)."""
+    straggler_ratio: float = 1.5
+    """Busy seconds against the cohort's median. Lower finds milder stragglers and accuses
+    uneven batches; 1.1 is usual with 100 peers (ALGORITHMS.md section 6), 1.5 with few."""
+    straggler_z: float = 5.0
+    """Robust z-score that a cohort of 4 or more must show as well."""
+    own_change_ratio: float = 1.3
+    """In a cohort under 4: how much slower than its own past a rank has to be."""
+    straggler_windows: int = 5
+    """n: windows looked at."""
+    straggler_slow_windows: int = 4
+    """m: of them slow."""
+    persistent_windows: int = 8
+    """In a cohort under 4, so many slow windows in a row need no own change."""
+    restart_quiet_s: float = 15.0
+    """After a group (re)started or died, its host's CPU is busy: windows do not count."""
+
+    # -- Lighthouse away: monitor.detectors.lighthouse_away ---------------------------------
+    lighthouse_away_s: float = 10.0
+    """A Lighthouse that does not answer for so long is away. It starts again within 1 to 2 s, and
+    forgets a group after 5 s (facts/torchft.md); lower pages for a restart."""
+
+    # -- replica lag: monitor.detectors.replica_lag ------------------------------------------
+    lag_window_s: float = 300.0
+    """Heals, failed commits and entries are remembered for so long: a loop of restarts turns once
+    in 20 to 60 s (a rejoin takes 17 to 20 s, facts/torchft.md). Longer adds up what has nothing to
+    do with each other."""
+    lag_heals: int = 4
+    """Heals of one group within the window, its joining not counted, that make a loop."""
+    lag_heal_commits: int = 10
+    """Commits of the group to each of these heals, at most: a heal now and then is none."""
+    lag_certain_heals: int = 8
+    """Heals from which a loop that its own ranks show may evict: each has cost every group a new
+    process group (0.1 to some s), together more than an eviction does (`eviction_cost_s`)."""
+    lag_failures: int = 5
+    """Commits of one group that failed within the window, at least one to two that went through (a
+    group that fails and heals by turns has as many). One fault of another group fails 1 to 4
+    (timeouts until the quorum has forgotten it)."""
+    lag_entries: int = 4
+    """Times that one group comes into the quorum again within the window. An eviction, a crash
+    and a restart by hand are one each."""
+    lag_quorums: int = 20
+    """Quorums within the window beyond those that somebody's coming or leaving explains: then the
+    quorum flaps, though nobody is seen to. A group that fails and heals by turns makes two or three
+    a turn, and is named before."""
+    lag_absent_s: float = 120.0
+    """A group that beats and works, and is in no quorum for so long while others commit, does not
+    take part. Twice TorchFT's `join_timeout_ms` and `quorum_timeout` (60 s each by default): a
+    group that joins is let in at the others' next step, at the latest after one of these."""
+
+    # -- state corrupt: monitor.detectors.corrupt -------------------------------------------
+    spoilt_attempts: int = 3
+    """Attempts in a row that are not finite before a group is put out. One is often the data's, or
+    a loss scaler's; a vote against the commit has made it harmless. Lower evicts for those;
+    higher lets a broken host cost each step its share."""
+    spell_shown_s: float = 20.0
+    """Numbers that were not finite are told for so long after they are again."""
+    corrupt_sweeps: int = 2
+    """As `hang_sweeps`. A fingerprint has been confirmed by a second one before."""
+    spike_z: float = 8.0
+    """Robust z-score at which a loss has jumped. Lower tells of uneven batches."""
+
+
+RANGES: Final[Mapping[str, Range]] = {
+    "tick_s": (0.05, 60),
+    "stall_floor_s": (0.1, DAY),
+    "undeclared_floor_s": (0, DAY),
+    "ending_s": (0, DAY),
+    "stall_factor": (1, 1e6),
+    "unwitnessed_factor": (1, 1e6),
+    "warm_up_commits": (0, 1e6),
+    "warm_up_budget_s": (0, DAY),
+    "long_phase_budget_s": (0, DAY),
+    "healing_budget_s": (0, DAY),
+    "silent_s": (1, DAY),
+    "habit_factor": (1, 1000),
+    "habit_half_life_s": (1, 30 * DAY),
+    "long_phase_factor": (1, 1e6),
+    "long_phase_floor_s": (0, DAY),
+    "running_factor": (1, 1000),
+    "hang_sweeps": (1, 100),
+    "dead_observations": (1, 100),
+    "death_slack_s": (0.0, 60.0),
+    "heartbeat_grace_s": (0, 60),
+    "host_lost_s": (1, DAY),
+    "job_end_s": (0, DAY),
+    "mismatch_suspect_s": (0.1, DAY),
+    "mismatch_sweeps": (1, 100),
+    "stuck_inside_s": (1, DAY),
+    "record_fresh_s": (1, DAY),
+    "record_repeat_s": (0, DAY),
+    "sample_s": (0, DAY),
+    "window_s": (0.5, 3600),
+    "window_steps": (1, 1e6),
+    "window_limit_s": (1, DAY),
+    "straggler_ratio": (1.01, 100),
+    "straggler_z": (0, 1000),
+    "own_change_ratio": (1, 100),
+    "straggler_windows": (1, 100),
+    "straggler_slow_windows": (1, 100),
+    "persistent_windows": (1, 200),
+    "restart_quiet_s": (0, 3600),
+    "lighthouse_away_s": (1, DAY),
+    "lag_window_s": (10, DAY),
+    "lag_heals": (2, 1000),
+    "lag_heal_commits": (1, 1e6),
+    "lag_certain_heals": (2, 1e6),
+    "lag_failures": (2, 1e6),
+    "lag_entries": (2, 1000),
+    "lag_quorums": (2, 1e6),
+    "lag_absent_s": (1, DAY),
+    "spoilt_attempts": (1, 1e6),
+    "spell_shown_s": (0, 3600),
+    "corrupt_sweeps": (1, 100),
+    "spike_z": (1, 1000),
+}

@@ -1,0 +1,88 @@
+"""One incident as JSON: its story, decisions, evictions, account and evidence. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from monitor.audit.account import account, account_to_json
+from monitor.audit.case import Case
+from monitor.audit.review import review_to_json
+from monitor.incident import Incident
+from monitor.names import IncidentId
+from monitor.store import DecisionRow, eviction_to_json
+from monitor.view.numbers import finite
+from monitor.view.places import bundle_url
+from monitor.view.view import View
+
+
+def case_of(view: View, incident: Incident) -> Case:
+    """Everything that the account of an incident is made from."""
+    rows = view.decisions.get(incident.id, ())
+    return view.books.case(incident, rows, view.snapshot.now_s)
+
+
+def incident_json(view: View, incident: Incident) -> dict[str, Any]:
+    """One incident for a reader: its story, what was decided, and how the eviction went."""
+    verdict, case = incident.verdict, case_of(view, incident)
+    eviction = view.evictions.get(incident.id)
+    return {
+        "id": incident.id,
+        "kind": str(incident.kind),
+        "state": str(incident.state),
+        "severity": str(incident.severity),
+        "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "replica_ids": list(incident.replica_ids),
+        "reason": verdict.reason,
+        "confidence": str(verdict.confidence),
+        "evidence": dict(verdict.evidence),
+        "victims": list(verdict.victims),
+        "lost_s": finite(verdict.lost_s),
+        "since_s": verdict.since_s,
+        "signature": incident.signature,
+        "milestones": asdict(incident.milestones),
+        "story": [
+            {"at_s": line.at_s, "to": line.to, "reason": line.reason} for line in incident.story
+        ],
+        "last_seen_s": incident.last_seen_s,
+        "resolution": incident.resolution,
+        "decisions": [decision_to_json(row) for row in view.decisions.get(incident.id, ())],
+        "eviction": None if eviction is None else eviction_to_json(eviction),
+        "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
+        "account": account_to_json(account(case)),
+        "review": None if case.review is None else review_to_json(case.review),
+        "bundle": _bundle_json(view, incident.id),
+    }
+
+
+def decision_to_json(row: DecisionRow) -> dict[str, Any]:
+    """One decision for a reader; `would` is the eviction that observe mode held back."""
+    told: dict[str, Any] = {
+        "at_s": row.at_s,
+        "action": row.action,
+        "guard": row.guard,
+        "reason": row.reason,
+        "state": str(row.state),
+        "author": row.author,
+        "epoch": row.epoch,
+        "attempt": row.attempt,
+        "ended_s": row.ended_s,
+        "outcome": row.outcome,
+    }
+    if row.guard is not None:
+        told["release"] = row.body.get("release", "")
+    if row.action == "would_evict":
+        told["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    return told
+
+
+def _bundle_json(view: View, incident_id: IncidentId) -> dict[str, Any] | None:
+    bundle = view.bundles.get(incident_id)
+    if bundle is None:
+        return None
+    return {
+        "url": bundle_url(incident_id),
+        "bytes": bundle.nbytes,
+        "written_s": bundle.written_s,
+    }

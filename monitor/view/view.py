@@ -1,0 +1,148 @@
+"""Everything that may be shown after one tick, as one frozen value. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from monitor.audit.books import Books
+from monitor.incident import Incident
+from monitor.lease import Standing
+from monitor.lighthouse_log import LighthouseRecord
+from monitor.names import (
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    ReplicaId,
+    group_of_replica,
+)
+from monitor.pipeline import RankHealth, TickResult
+from monitor.policy.effective import Effective
+from monitor.quarantine.record import HostRecord
+from monitor.snapshot import (
+    EvictionProgress,
+    LighthouseAway,
+    LighthouseView,
+    Observation,
+    Snapshot,
+)
+from monitor.store import (
+    DecisionRow,
+    QuarantineEntry,
+)
+from monitor.tempo import Tempo
+
+SCHEMA: Final = 1
+
+_WORST_FIRST: Final = (
+    RankHealth.DEAD,
+    RankHealth.UNREACHABLE,
+    RankHealth.STALLED,
+    RankHealth.STARTING,
+    RankHealth.WAITING,
+    RankHealth.HEALTHY,
+)
+
+
+class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
+    """What a person asked for cannot be done now; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleView:
+    """The evidence of one incident, on disk."""
+
+    nbytes: int
+    written_s: float
+    """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that may be shown after one tick."""
+
+    snapshot: Snapshot
+    result: TickResult
+    observe: bool
+    incidents: tuple[Incident, ...] = ()
+    """All that are remembered, newest first."""
+    decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
+    evictions: Mapping[IncidentId, EvictionProgress] = field(default_factory=dict)
+    """The latest of each incident."""
+    bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
+    evicting: frozenset[GroupName] = frozenset()
+    quarantine: tuple[QuarantineEntry, ...] = ()
+    """Hosts."""
+    quarantine_groups: tuple[QuarantineEntry, ...] = ()
+    hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
+    """The record of every host of which anything is known."""
+    tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    """What accounts are made from."""
+    rules: Effective | None = None
+    """The policy that holds."""
+    lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
+    troubles: tuple[str, ...] = ()
+    """What is wrong with the monitor itself, one sentence each."""
+    standing: Standing | None = None
+    """Whether this monitor acts, and who else; None: it shares its store with nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One replica group, put together from its ranks and the Lighthouse."""
+
+    group: GroupName
+    host: Host | None
+    replica_id: ReplicaId | None
+    in_quorum: bool | None
+    """None while the Lighthouse cannot be seen."""
+    ranks: tuple[RankName, ...]
+    health: str
+    step: int | None
+    commits: int | None
+    heartbeat_age_s: float | None
+
+
+def groups_of(view: View) -> tuple[GroupView, ...]:
+    """Every replica group that has a registered rank or a place in the quorum, sorted."""
+    ranks: dict[GroupName, list[Observation]] = {}
+    for seen in view.snapshot.observations:
+        ranks.setdefault(seen.identity.group, []).append(seen)
+    lighthouse = view.snapshot.lighthouse
+    members: tuple[ReplicaId, ...] = ()
+    if isinstance(lighthouse, LighthouseView):
+        members = tuple(member.replica_id for member in lighthouse.members)
+    names = set(ranks) | {group_of_replica(replica_id) for replica_id in members}
+    return tuple(_group(view, name, ranks.get(name, ()), members) for name in sorted(names))
+
+
+def _group(
+    view: View, name: GroupName, seen: Sequence[Observation], members: Sequence[ReplicaId]
+) -> GroupView:
+    lighthouse = view.snapshot.lighthouse
+    steps = [one.report.step for one in seen if one.report is not None and one.report.step]
+    told = [step.replica_id for step in steps if step.replica_id is not None]
+    known = [replica_id for replica_id in members if group_of_replica(replica_id) == name]
+    replica_id = told[0] if told else (known[-1] if known else None)
+    age_s = None
+    if isinstance(lighthouse, LighthouseView) and replica_id is not None:
+        age_s = lighthouse.heartbeat_ages_s.get(replica_id)
+    return GroupView(
+        group=name,
+        host=seen[0].identity.host if seen else None,
+        replica_id=replica_id,
+        in_quorum=None if isinstance(lighthouse, LighthouseAway) else replica_id in members,
+        ranks=tuple(one.rank for one in seen),
+        health=_worst(view.result.rank_health.get(one.rank) for one in seen),
+        step=max((step.step for step in steps), default=None),
+        commits=max((step.commits for step in steps), default=None),
+        heartbeat_age_s=age_s,
+    )
+
+
+def _worst(healths: Iterable[RankHealth | None]) -> str:
+    seen = set(healths)
+    return next((str(health) for health in _WORST_FIRST if health in seen), "unknown")

@@ -1,0 +1,79 @@
+"""A fleet and a pipeline against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monitor.config import KeeperConfig
+from monitor.incident import Incident, State
+from monitor.names import RankName
+from monitor.pipeline import Pipeline, TickResult
+from monitor.policy import Evict, Hold
+from monitor.snapshot import (
+    Snapshot,
+)
+from tests.monitor.fleet.fleet import SimFleet
+from tests.monitor.fleet.rank import (
+    START_S,
+)
+
+
+class Drive:
+    """A fleet and a pipeline against each other; what was decided, with its times."""
+
+    def __init__(
+        self,
+        fleet: SimFleet,
+        config: KeeperConfig | None = None,
+        *,
+        pipeline: Pipeline | None = None,
+        alter: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+    ) -> None:
+        self.fleet = fleet
+        self.config = config or KeeperConfig()
+        self.pipeline = pipeline or Pipeline(self.config)
+        self.alter = alter
+        self.results: list[TickResult] = []
+        self.evicts: list[tuple[float, Evict]] = []
+        self.holds: list[tuple[float, Hold]] = []
+        self.fired: dict[str, float] = {}
+        """Incident id -> seconds after the start at which it fired."""
+        self.seen: dict[str, Incident] = {}
+        """Every incident ever changed, in its latest form."""
+        self._wanted: tuple[RankName, ...] = ()
+        self._past: tuple[RankName, ...] = ()
+
+    def run(self, ticks: int) -> Drive:
+        for _ in range(ticks):
+            self.step()
+        return self
+
+    def step(self) -> TickResult:
+        result = self.pipeline.tick(self.alter(self.fleet.snapshot(self._wanted, self._past)))
+        self._wanted, self._past = result.wants_records, result.wants_steps
+        self.results.append(result)
+        at_s = round(result.now_s - START_S, 3)
+        for incident in result.changed:
+            self.seen[incident.id] = incident
+            if incident.state is State.FIRING and incident.id not in self.fired:
+                self.fired[incident.id] = at_s
+        for decision in result.decisions:
+            if isinstance(decision, Evict):
+                self.evicts.append((at_s, decision))
+                self.fleet.evict(decision)
+            else:
+                self.holds.append((at_s, decision))
+        return result
+
+    @property
+    def last(self) -> TickResult:
+        return self.results[-1]
+
+    def incident(self, kind: str) -> Incident:
+        """The one fired incident of a kind."""
+        found = [i for i in self.seen.values() if i.kind == kind and i.id in self.fired]
+        assert len(found) == 1, [(i.id, i.state, i.resolution) for i in self.seen.values()]
+        return found[0]
+
+    def evicted(self) -> list[str]:
+        return [decision.group for _, decision in self.evicts]

@@ -1,0 +1,135 @@
+"""Faults of a rank process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.monitor.fleet.fleet import SimFleet
+from tests.monitor.fleet.script import Fault
+
+
+def hang(rank: str, phase: str = "forward") -> Fault:
+    """The rank sleeps for ever the next time it is in `phase`."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).hang_in = phase
+
+    return do
+
+
+def recover(rank: str) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        sick = fleet.rank(rank)
+        sick.hung, sick.hang_in, sick.stopped, sick.gil_since_s = False, None, False, None
+
+    return do
+
+
+def gil(rank: str) -> Fault:
+    """A C call holds the GIL for ever; the Rust heartbeat goes on."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).gil_since_s = fleet.now_s
+
+    return do
+
+
+def stop(rank: str) -> Fault:
+    """SIGSTOP."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).stopped = True
+
+    return do
+
+
+def crash(rank: str) -> Fault:
+    """SIGKILL."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
+def ended_by(rank: str, signal: str) -> Fault:
+    """A signal ends the rank, and its sidecar knows which."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).exit_signal = signal
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
+def slow(rank: str, factor: float) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).slow = factor
+
+    return do
+
+
+def mismatch(rank: str, how: str = "op") -> Fault:
+    """The rank's next all_reduce is another one: op, size, extra, abort (op, then SIGABRT), dtype
+    (the same bytes, which hangs nothing)."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).odd = how
+
+    return do
+
+
+def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
+    """The rank spends so many seconds more in this phase of each step."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).extra_s[phase] = extra_s
+
+    return do
+
+
+def tokens(rank: str, count: int) -> Fault:
+    """The rank reports so many tokens a step from now on."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).tokens_a_step = count
+
+    return do
+
+
+def cpu_stall(rank: str, for_s: float) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
+
+    return do
+
+
+def pause(ranks: Iterable[str], phase: str, for_s: float) -> Fault:
+    """A declared long phase before the next step."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).pauses.append((phase, for_s))
+
+    return do
+
+
+def habit(ranks: Iterable[str], every: int, phase: str, for_s: float) -> Fault:
+    """From now on a pause after every so many steps."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).habits.append((every, phase, for_s))
+
+    return do
+
+
+def runs(rank: str, state: str = "R") -> Fault:
+    """The main thread is seen running from now on, whatever it does."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).state = state
+
+    return do

@@ -1,0 +1,25 @@
+"""What happens to a fleet, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.monitor.fleet.fleet import SimFleet
+
+Fault = Callable[["SimFleet"], None]
+
+
+@dataclass(frozen=True)
+class At:
+    """One line of a fault script."""
+
+    at_s: float
+    fault: Fault
+
+
+def at(at_s: float, fault: Fault) -> At:
+    """`fault` happens `at_s` seconds after the fleet's first tick."""
+    return At(at_s, fault)

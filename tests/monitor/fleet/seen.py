@@ -1,0 +1,191 @@
+"""What a monitor sees of the simulated fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from monitor.habits import with_pauses
+from monitor.names import RankName
+from monitor.snapshot import (
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Member,
+    Observation,
+    Unreachable,
+)
+from tests.monitor.fleet.quorum import Quorum
+from tests.monitor.fleet.rank import (
+    ACROSS,
+    INTRA,
+    START_S,
+    SimRank,
+)
+from worker_server.wire import (
+    SOURCE_REPORTER,
+    FlightRecord,
+    GroupHead,
+    Prints,
+    Process,
+    RingEntry,
+    StateReport,
+    StepLog,
+    StepRow,
+    StepState,
+)
+
+
+class Seen(Quorum):
+    """Reports, steps, flight records and the Lighthouse's page."""
+
+    def _past(self, name: RankName) -> StepLog | Unreachable:
+        rank = self.rank(name)
+        gone = self._is_silent(rank)
+        if gone is not None:
+            return gone
+        rows = []
+        for before, (attempt, step, end_s, spent) in zip(rank.log, rank.log[1:], strict=False):
+            seconds = {phase: s - before[3].get(phase, 0.0) for phase, s in spent.items()}
+            row = StepRow(attempt, step, True, self.now_s - end_s, end_s - before[2], seconds)
+            rows.append(row)
+        return with_pauses(StepLog(rank.identity, rank.alive, tuple(rows), 0))
+
+    def _view(self) -> LighthouseView | LighthouseAway:
+        if self.now_s < self.lighthouse_away_until_s:
+            return LighthouseAway("connection refused")
+        return LighthouseView(
+            quorum_id=self.quorum_id,
+            members=tuple(
+                Member(self.groups[name][0].replica_id, self.groups[name][0].step)
+                for name in sorted(self.quorum)
+                if name in self.groups
+            ),
+            heartbeat_ages_s={rid: self.now_s - beat for rid, beat in self.heartbeat_s.items()},
+            status="",
+        )
+
+    def _is_silent(self, rank: SimRank) -> Unreachable | None:
+        until_s, failure = self.silent_until.get(rank.name, (0.0, Failure.TIMEOUT))
+        return Unreachable(failure, "no answer") if self.now_s < until_s else None
+
+    def _observe(self, rank: SimRank) -> Observation:
+        outcome = self._is_silent(rank) or self._report(rank)
+        return Observation(rank.identity, f"http://{rank.host}/{rank.name}", outcome, 0.01)
+
+    def _report(self, rank: SimRank) -> StateReport:
+        now_s = self.now_s
+        dead = rank.died_s is not None
+        interpreter = 0.1
+        if rank.gil_since_s is not None:
+            interpreter = now_s - rank.gil_since_s
+        if rank.stopped:
+            interpreter = now_s - rank.phase_since_s
+        heads: tuple[GroupHead, ...] = ()
+        if self.across and rank.across:
+            inside = rank.across if rank.place == "cross" else 0
+            done = rank.across - bool(inside)
+            age_s = now_s - rank.across_since_s
+            size = len(self.quorum)
+            heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
+        if rank.world_size > 1 and rank.enqueued:
+            heads = (
+                *heads,
+                GroupHead(
+                    INTRA,
+                    rank.world_size,
+                    rank.enqueued,
+                    rank.completed,
+                    rank.op,
+                    now_s - rank.head_since_s,
+                    inside=rank.enqueued if rank.enqueued > rank.completed else 0,
+                ),
+            )
+        return StateReport(
+            identity=rank.identity,
+            process=Process(
+                alive=rank.alive,
+                state=None if dead else "T" if rank.stopped else rank.state,
+                dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
+                exit_signal=rank.exit_signal,
+                interpreter_age_s=None if dead else interpreter,
+            ),
+            step=self._step(rank, now_s),
+            heads=heads,
+        )
+
+    def _step(self, rank: SimRank, now_s: float) -> StepState | None:
+        if self.source is None:
+            return None
+        told = StepState(
+            step=rank.step,
+            attempt=rank.attempt,
+            progress=rank.progress,
+            phase=rank.phase,
+            phase_age_s=max(0.0, now_s - rank.phase_since_s),
+            commits=rank.commits,
+            last_commit_age_s=None
+            if rank.committed_s is None
+            else max(0.0, now_s - rank.committed_s),
+            replica_id=rank.replica_id,
+            quorum_id=self.quorum_id,
+            participants=len(self.quorum),
+            healing=now_s < rank.healing_until_s or rank.healed,
+            errored=rank.errored,
+            commit_failures=rank.failures,
+            committed_step=rank.committed,
+            seconds=dict(rank.seconds),
+            tokens=rank.tokens,
+            loss=rank.loss,
+            loss_finite=not (self.losses and rank.poisoned),
+            spoilt=None
+            if rank.spell is None
+            else replace(rank.spell, age_s=max(0.0, now_s - rank.spell_s)),
+            prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
+        )
+        if self.source == SOURCE_REPORTER:
+            return told
+        return replace(
+            told,
+            step=rank.step + (rank.attempt > rank.commits),
+            source=self.source,
+            phase="other",
+            phase_age_s=max(0.0, now_s - rank.begun_s),
+            progress=rank.attempt + rank.commits,
+            seconds={"other": now_s - START_S},
+        )
+
+    def _record(self, name: RankName) -> FlightRecord | Unreachable:
+        rank = self.rank(name)
+        gone = self._is_silent(rank)
+        if gone is not None:
+            return gone
+        return FlightRecord(
+            identity=rank.identity,
+            alive=rank.alive,
+            members={INTRA: tuple(range(rank.world_size))},
+            ring=tuple(
+                RingEntry(
+                    group=entry.get("group", INTRA),
+                    seq=entry["seq"],
+                    op=entry["op"],
+                    sizes_in=entry["sizes_in"],
+                    dtype=entry.get("dtype", "torch.float32"),
+                    step=None if self.source is None else entry["step"],
+                    attempt=None if self.source is None else entry["attempt"],
+                    nth=entry["nth"],
+                    site="train.py:42",
+                    enter_age_s=self.now_s - entry["enter_s"],
+                    exit_age_s=None if entry["exit_s"] is None else self.now_s - entry["exit_s"],
+                )
+                for entry in one_ring(rank)
+            ),
+            dropped=0,
+            torch=None,
+        )
+
+
+def one_ring(rank: SimRank) -> list[dict]:
+    """What both rings hold of the time that both cover, in order."""
+    since_s = max((ring[0]["enter_s"] for ring in (rank.ring, rank.across_ring) if ring), default=0)
+    both = (entry for entry in (*rank.ring, *rank.across_ring) if entry["enter_s"] >= since_s)
+    return sorted(both, key=lambda entry: entry["enter_s"])

@@ -1,0 +1,173 @@
+"""Faults of a group, of its numbers, and of what lies between the ranks and the monitor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from monitor.names import RankName
+from monitor.snapshot import Failure
+from tests.monitor.fleet.fleet import SimFleet
+from tests.monitor.fleet.script import Fault
+
+
+def jam(group: str, for_s: float = 1e9) -> Fault:
+    """The group's collectives are entered by all and let nobody out: a link, a GPU."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.jammed_until_s[group] = fleet.now_s + for_s
+
+    return do
+
+
+def slow_link(group: str, for_s: float) -> Fault:
+    """Each collective of the group takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.link_s[group] = for_s
+
+    return do
+
+
+def slow_network(for_s: float) -> Fault:
+    """Each transfer across groups takes so many seconds once all are in it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.network_s = for_s
+
+    return do
+
+
+def jam_across(for_s: float = 1e9) -> Fault:
+    """The transfer across groups is entered by all and lets nobody out."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.no_quorum_until_s = fleet.now_s + for_s
+
+    return do
+
+
+def restart(group: str, start_s: float = 6.0) -> Fault:
+    """The launcher kills what is left of the group and starts it again."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.restart(group, start_s)
+
+    return do
+
+
+def silent(rank: str, for_s: float, failure: Failure = Failure.TIMEOUT) -> Fault:
+    """The rank's WorkerServer answers nothing for a while; the rank itself is well."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.silent_until[RankName(rank)] = (fleet.now_s + for_s, failure)
+
+    return do
+
+
+def unregister(group: str) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        fleet.groups = {name: ranks for name, ranks in fleet.groups.items() if name != group}
+
+    return do
+
+
+def lighthouse_away(for_s: float) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        fleet.lighthouse_away_until_s = fleet.now_s + for_s
+
+    return do
+
+
+def fail_commits(
+    groups: Iterable[str], for_s: float = 1e9, errored: Iterable[str] | None = None
+) -> Fault:
+    """Every second commit of these groups fails while others commit; all of them, if nobody does.
+
+    A group that fails while another commits is behind, and heals with its next attempt.
+    """
+    named = tuple(groups)
+
+    def do(fleet: SimFleet) -> None:
+        fleet.failing = dict.fromkeys(named, fleet.now_s + for_s)
+        fleet.erring = set(named if errored is None else errored)
+
+    return do
+
+
+def shut_out(group: str, for_s: float = 1e9) -> Fault:
+    """The group beats, and its quorum requests lead nowhere."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.outside[group] = fleet.now_s + for_s
+        fleet._leave(group)
+
+    return do
+
+
+def lighthouse_down(for_s: float) -> Fault:
+    """The Lighthouse itself is gone: the monitor cannot see it, and no quorum forms."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.lighthouse_away_until_s = fleet.no_quorum_until_s = fleet.now_s + for_s
+
+    return do
+
+
+def lighthouse_restart(for_s: float, quorum_timeout_s: float = 60.0) -> Fault:
+    """The Lighthouse is killed and comes back: what was asked of it is lost, and nobody asks again
+    before the quorum timeout has passed."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.lighthouse_away_until_s = fleet.now_s + for_s
+        fleet.no_quorum_until_s = fleet.now_s + quorum_timeout_s
+        fleet.quorum_id = 0
+
+    return do
+
+
+def late(by_s: float, ticks: int = 1) -> Fault:
+    """The monitor's next ticks come late: the world goes on meanwhile."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.late_ticks = [by_s] * ticks
+
+    return do
+
+
+def nan(rank: str, attempts: int = 10**9) -> Fault:
+    """The rank's gradient is NaN, for so many attempts."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).nan_attempts = attempts
+
+    return do
+
+
+def flip(rank: str, flaw: int | None = None) -> Fault:
+    """A bit of the rank's weights flips; equal flaws are equal bits."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.flaws += 1
+        fleet.rank(rank).flaw = fleet.flaws if flaw is None else flaw
+
+    return do
+
+
+def heal(group: str, source: str) -> Fault:
+    """The group missed a step and took the weights of another."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.heal(group, source)
+
+    return do
+
+
+def loss(ranks: Iterable[str], factor: float) -> Fault:
+    """What the ranks report as their loss is so many times as high from now on."""
+    named = tuple(ranks)
+
+    def do(fleet: SimFleet) -> None:
+        for rank in named:
+            fleet.rank(rank).loss_factor = factor
+
+    return do
