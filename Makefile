@@ -4,6 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
+# Two processes each: tests wait more than they work. tests/sharing.py says which integration tests
+# go together (the fleets do, one at a time).
+UNIT        := -n 2 --dist worksteal -m 'not integration'
+INTEGRATION := -n 2 --dist loadscope -m integration
 # kept, whatever the environment says: to compile the tests with their assertions explained takes
 # each of two workers 10 s of CPU
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
@@ -30,14 +34,14 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(PYTEST) -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
-	$(PYTEST) -q -m integration $(ARGS)
+	$(PYTEST) -q $(UNIT) $(ARGS)
+	$(PYTEST) -q $(INTEGRATION) $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(PYTEST) -q -n 2 --dist worksteal -m 'not integration' $(ARGS)
+	$(PYTEST) -q $(UNIT) $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
-	$(PYTEST) -q -m integration $(ARGS)
+	$(PYTEST) -q $(INTEGRATION) $(ARGS)
 
 check: lint types contracts  ## lint, types, import contracts
 

@@ -5,7 +5,8 @@ committed step and part all values must be equal. Three things keep a healthy ra
 outvoted:
 
 - A majority is one of all ranks of the lane, those included whose value is late or lost: what is
-  missing can turn no vote, and dropping or delaying an observation adds no accusation.
+  missing can turn no vote, and dropping or delaying an observation adds no accusation. Nor does one
+  who was equal to the others and has died since: two against two stays that when one of them goes.
 - A group that heals has the weights of the group it healed from, and would give that one a second
   voice. So a rank votes in the *life* (incarnation and lineage) in which it was last seen in full
   agreement with all others, and in no later one.
@@ -222,7 +223,7 @@ def _dissent(  # noqa: PLR0917
     voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
     votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
     first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
-    everyone = len(values) + missing
+    everyone = max(len(values) + missing, len(agreed))  # who has left since takes no vote along
     told = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
     odd = [rank for rank in sorted(values) if rank not in first] if told else []
     return Dissent(

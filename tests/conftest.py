@@ -1,5 +1,5 @@
-"""What holds for every test: how many examples a property is tried on, and what the unit part
-need not load.
+"""What holds for every test: how many examples a property is tried on, which files a part of the
+tests loads, and how two processes share them.
 
 Before its first test each of two workers has 3,000 modules, and a million objects, of which none
 goes before the end: they are kept out of the sight of the garbage collector.
@@ -12,32 +12,56 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import settings
 
 from tests.deep import DEEP
+from tests.sharing import scheduler, turn_of
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("lightkeeper", max_examples=30 * DEEP, deadline=None)
 settings.load_profile("lightkeeper")  # no deadline: a busy host is no defect of the code
 
 UNIT_PART: Final = "not integration"
-"""What the Makefile gives as -m for the unit part."""
+INTEGRATION_PART: Final = "integration"
+"""What the Makefile gives as -m."""
 _WHOLLY_INTEGRATION = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.integration\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The unit part loads no file of which all is deselected or skipped: each worker would
-    compile it, and import what it needs (Jupyter, Kubernetes, TorchFT)."""
-    if config.option.markexpr != UNIT_PART:
+    """A part loads no file of which all is deselected or skipped: each worker would compile it,
+    and import what it needs (Jupyter, Kubernetes, TorchFT)."""
+    part = config.option.markexpr
+    if part not in (UNIT_PART, INTEGRATION_PART):
         return None
     if collection_path.is_dir():
         bench = collection_path == Path(__file__).parent / "bench"
         return True if bench and "LIGHTKEEPER_BENCH" not in os.environ else None
-    if not collection_path.name.startswith("test_"):
+    if not collection_path.match("test_*.py"):
         return None
-    return True if _WHOLLY_INTEGRATION.search(collection_path.read_text("utf-8")) else None
+    text = collection_path.read_text("utf-8")
+    if part == UNIT_PART:
+        return True if _WHOLLY_INTEGRATION.search(text) else None
+    return None if "pytest.mark.integration" in text else True
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The same order in every process."""
+    if config.option.markexpr == INTEGRATION_PART:
+        items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is none
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """For `--dist loadscope` of the integration part."""
+    integration = config.option.markexpr == INTEGRATION_PART
+    return scheduler(config, log) if integration else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -269,9 +269,9 @@ class Tracker:
                 latest[progress.incident_id] = progress
         for incident in self.open():
             told = latest.get(incident.id)
-            if told is not None:
+            if told is not None and told.asked_s >= (incident.milestones.evict_asked_s or 0.0):
                 self._take_eviction(incident, reported(history, incident, told, self.config))
-            elif incident.state is State.EVICTING:
+            elif incident.state is State.EVICTING:  # an earlier, ended one says nothing of this one
                 self._without_evictor(unattended(history, incident, self.config))
 
     def _take_eviction(self, before: Incident, incident: Incident) -> None:

@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.worker_server.pairs import free_port
 from tests.worker_server.ranks import ROOT, TOKEN, Rank
 from worker_server import run_dir
 

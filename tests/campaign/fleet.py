@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import requests
 
@@ -44,6 +44,8 @@ class FleetError(RuntimeError):
 class Fleet:
     """Made by `start`."""
 
+    zygote: ClassVar[str] = "tests.campaign.forks"
+    """The module that makes the groups."""
     shape: str
     folder: Path
     trainer_options: Sequence[str] = ()
@@ -165,7 +167,7 @@ class Fleet:
         config.write_text(
             json.dumps({"folder": str(self.folder), "monitor": self.monitor_url, "groups": groups})
         )
-        self._spawn("zygote", [sys.executable, "-m", "tests.campaign.forks", str(config)])
+        self._spawn("zygote", [sys.executable, "-m", self.zygote, str(config)])
 
     def _spawn(self, name: str, command: list[str]) -> None:
         environment = {

@@ -27,8 +27,8 @@ import torch._inductor  # noqa: F401  a pickle with stacks imports it: a minute 
 
 from tests.corpus.gloo_cases import CASES, Case
 from tests.corpus.gloo_ranks import WORLD, live
+from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.worker_server.pairs import free_port
 from tests.worker_server.ranks import TOKEN, Rank
 from worker_server import wire
 

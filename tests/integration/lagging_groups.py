@@ -89,7 +89,10 @@ def main(folder: Path, monitor: str) -> None:
     pids = [os.fork()]
     if not pids[0]:
         lighthouse(into)
+    os.close(into)  # or a Lighthouse that ends at once would be waited for for ever
     address = os.read(out, 200).decode()
+    if not address:
+        sys.exit("no Lighthouse")
     print(json.dumps({"address": address, "pid": pids[0]}), flush=True)
     for name in GROUPS:
         pid = os.fork()

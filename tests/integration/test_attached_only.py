@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.monitor.shell.process import Monitor, environment
+from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.worker_server.pairs import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ pytest.importorskip("torchft")
 
 from monitor.config import KeeperConfig
 from monitor.service import Options, Service
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ class Job:
 def job(tmp_path_factory) -> Iterator[Job]:
     folder = tmp_path_factory.mktemp("lag")
     config = KeeperConfig(observe=True, lighthouse_away_s=4.0)
-    port = _free_port()
+    port = free_port()  # the ranks have to know it before it can know the Lighthouse's
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     ranks = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tests.integration.lagging_groups", str(folder),
@@ -81,13 +81,6 @@ def job(tmp_path_factory) -> Iterator[Job]:
                 loop.join(10)
     finally:
         ranks.communicate(timeout=20)  # closes its standard input: it ends
-
-
-def _free_port() -> int:
-    """The ranks have to know the monitor's before it can know the Lighthouse's."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _whole(job: Job) -> bool:

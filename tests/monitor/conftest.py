@@ -8,6 +8,7 @@ import pytest
 
 from monitor.fetch import Fetcher
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
+from tests.monitor.store.postgres import Cluster, cluster
 
 
 @pytest.fixture
@@ -29,3 +30,9 @@ def fetcher() -> Iterator[Fetcher]:
     made = Fetcher()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """One server for all: its tests are of one group (`tests.sharing`)."""
+    yield from cluster()

@@ -3,12 +3,12 @@
 import json
 import multiprocessing
 import os
-import socket
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for
 from trainer import faults, options, status
@@ -16,12 +16,6 @@ from trainer import faults, options, status
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 DEADLINE_S = 50.0
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def until(condition, what):

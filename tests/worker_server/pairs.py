@@ -6,21 +6,15 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.worker_server.gloo_fates import DEAD
 from tests.worker_server.ranks import ROOT, TOKEN, Rank, eventually
 from worker_server.sidecar.evict import INTERPRETER_DEAF_S
 from worker_server.wire import StateReport
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def trains(state: StateReport) -> bool:

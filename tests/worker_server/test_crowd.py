@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 import trustme
 
+from tests.ports import free_port
 from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
 
@@ -26,11 +27,6 @@ GET = b"GET /v1/state HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 def port_of(rank):
     return urlsplit(rank.endpoint["url"]).port
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def ask(port, path, token=None, context=None):

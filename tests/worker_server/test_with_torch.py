@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.worker_server.ranks import ROOT, eventually
 from worker_server import wire
 
@@ -44,15 +44,12 @@ HAMMERED = (
 
 def start_parent(run_dir, *arguments):
     own = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTKEEPER")}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     return subprocess.Popen(
         [sys.executable, str(PARENT), *arguments],
         env={
             **own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_RUN_DIR": str(run_dir),
             "LIGHTKEEPER_LINGER_S": "0" if arguments == ("exits",) else "10",
-            "MASTER_PORT": str(port), "REPLICA_GROUP": "rg_1",
+            "MASTER_PORT": str(free_port()), "REPLICA_GROUP": "rg_1",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -107,7 +107,10 @@ def main(folder):
     pids = [os.fork()]
     if not pids[0]:
         lighthouse(into)
+    os.close(into)  # or a Lighthouse that ends at once would be waited for for ever
     address = os.read(out, 200).decode()
+    if not address:
+        sys.exit("no Lighthouse")
     for name in ("a", "b"):
         pid = os.fork()
         if not pid:

@@ -18,7 +18,8 @@ import requests
 from monitor.store import DecisionRow, Remembered, Store
 from tests.monitor.crash.life import live
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, page
-from tests.monitor.shell.process import TOKEN, Training, free_port
+from tests.monitor.shell.process import TOKEN, Training
+from tests.ports import free_port
 from tests.waiting import wait_for
 from worker_server.wire import to_json
 
@@ -39,6 +40,8 @@ class Outcome:
     found_alive: dict[str, int]
     """Incarnation -> requests and kills that found it alive."""
     remembered: Remembered
+    shown: frozenset[str]
+    """Incidents that the last life called resolved when it had nothing left to do."""
     seconds: float
 
     @property
@@ -117,7 +120,7 @@ class World:
                     with contextlib.suppress(requests.RequestException):
                         session.post(
                             f"http://127.0.0.1:{self.port}/v1/register", timeout=1,
-                            json=to_json(rank.registration(2.0)),
+                            json=to_json(rank.registration()),
                             headers={"Authorization": f"Bearer {TOKEN}"},
                         )  # fmt: skip
 
@@ -155,15 +158,20 @@ def ask(world: World, path: str) -> Any:
     return {}
 
 
-def settled(world: World) -> bool:
-    """Whether the monitor has nothing left to do."""
+def settled(world: World) -> frozenset[str]:
+    """The incidents, all resolved, once the monitor has nothing left to do; empty before that.
+
+    While the group hangs, what was abandoned is decided again: that is not the end.
+    """
     incidents = ask(world, "/v1/incidents").get("incidents", [])
     evicts = [d for i in incidents for d in i["decisions"] if d["action"] == "evict"]
-    return (
+    over = (
         bool(evicts)
+        and not world.training.hung
         and all(one["state"] in ("confirmed", "failed", "abandoned") for one in evicts)
         and all(one["state"] == "resolved" for one in incidents)
     )
+    return frozenset(one["id"] for one in incidents) if over else frozenset()
 
 
 def play(seed: int, store: str, folder: Path) -> Outcome:
@@ -175,25 +183,27 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
     if dice.random() < 0.3 and fuses:
         fuses.append(dice.randint(1, points // 2))
     died_at: list[str] = []
+    shown: frozenset[str] = frozenset()
     try:
         for number, fuse_at in enumerate([*fuses, None]):
             note = folder / f"note-{seed}-{number}"
             with monitor(world, store, note, fuse_at) as life:
                 wait_for(
                     lambda: ask(world, "/v1/snapshot").get("ranks", [])[2:] or not life.is_alive(),
-                    within_s=30, what=f"seed {seed}: it sees the fleet",
+                    within_s=90, what=f"seed {seed}: it sees the fleet",
                 )  # fmt: skip
                 if number == 0:
                     steps = world.training.ranks[0].step
                     wait_for(
                         lambda n=steps: world.training.ranks[0].step > n + 10,
-                        within_s=10, what="they train",
+                        within_s=30, what="they train",
                     )  # fmt: skip
                     world.training.hung.add("rg_1")
-                wait_for(
+                told = wait_for(
                     lambda: settled(world) or not life.is_alive(),
-                    within_s=45, what=f"seed {seed}, died at {died_at}: it is settled",
+                    within_s=150, what=f"seed {seed}, died at {died_at}: it is settled",
                 )  # fmt: skip
+                shown = told if isinstance(told, frozenset) else shown
             died_at.append(note.read_text() if note.exists() else "?")
             if life.exitcode != -signal.SIGKILL:
                 break
@@ -202,4 +212,5 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
         reading.close()
     finally:
         world.close()
-    return Outcome(seed, died_at, dict(world.found_alive), remembered, time.monotonic() - began)
+    took_s = time.monotonic() - began
+    return Outcome(seed, died_at, dict(world.found_alive), remembered, shown, took_s)

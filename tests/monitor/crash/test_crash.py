@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,18 +10,17 @@ import pytest
 
 from tests.deep import DEEP
 from tests.monitor.crash.story import Outcome, play
-from tests.monitor.store.postgres import Cluster, cluster
+from tests.monitor.store.postgres import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-SEEDS = int(os.environ.get("LIGHTKEEPER_CRASHES", "0")) or (12 if DEEP == 1 else 50)
+CRASHES = int(os.environ.get("LIGHTKEEPER_CRASHES", "0")) or (0 if DEEP == 1 else 50)
+CHOSEN = (15, 98, 90, 4, 7, 6, 69, 41, 83, 16, 3, 68)
+"""Seeds whose first life dies at point 1, 2, ... 8 (the decision, its order, the quarantine: before
+and after each), at a request, a report of progress, and the outcome; of some a second life dies."""
+SEEDS = tuple(range(1, CRASHES + 1)) or CHOSEN
 AT_ONCE = 4
 """Stories wait more than they work."""
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Cluster]:
-    yield from cluster()
 
 
 def check(outcome: Outcome) -> None:
@@ -32,8 +30,11 @@ def check(outcome: Outcome) -> None:
     keys = {(row.incident_id, row.at_s) for row in outcome.evicts}
     assert {(one.incident_id, one.of_s) for one in outcome.remembered.evictions} <= keys, where
     assert not any(one.interrupted for one in outcome.remembered.evictions), where
-    decided = {row.incident_id for row in outcome.evicts}  # another may open as the monitor ends
-    assert not any(i.open for i in outcome.remembered.incidents if i.id in decided), where
+    # what it showed as resolved is so on disk, its evictions' incidents among it; only what has
+    # opened since may be open (a fake rank that the test's own process starved for a moment)
+    left_open = {i.id for i in outcome.remembered.incidents if i.open}
+    assert {row.incident_id for row in outcome.evicts} <= outcome.shown, where
+    assert not left_open & outcome.shown, (where, left_open)
     assert not any(row.open for row in outcome.remembered.decisions), where
 
 
@@ -56,14 +57,14 @@ def test_a_run_without_a_crash_passes_many_points(
 
 
 def test_at_any_point_on_sqlite(tmp_path: Path) -> None:
-    told = stories({n: str(tmp_path / f"m{n}.db") for n in range(1, SEEDS + 1)}, tmp_path)
+    told = stories({n: str(tmp_path / f"m{n}.db") for n in SEEDS}, tmp_path)
     for one in told:
         check(one)
     crashed = sum("the end" not in one.died_at[0] for one in told)
-    assert crashed >= 0.9 * SEEDS
+    assert crashed >= 0.9 * len(SEEDS)
 
 
 def test_at_any_point_on_postgresql(tmp_path: Path, postgres: Cluster) -> None:
-    seeds = range(1001, 1001 + max(4, SEEDS // 3))
+    seeds = range(1001, 1001 + max(4, CRASHES // 3))
     for one in stories({n: postgres.new_database() for n in seeds}, tmp_path):
         check(one)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.monitor.gate.groups import Gate, Group, Lighthouse, free_port, running, torchft
+from tests.monitor.gate.groups import Gate, Group, Lighthouse, running, torchft
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration

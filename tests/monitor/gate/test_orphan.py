@@ -20,11 +20,11 @@ from tests.monitor.gate.groups import (
     Gate,
     Group,
     Lighthouse,
-    free_port,
     is_there,
     running,
     torchft,
 )
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -155,7 +155,7 @@ def test_who_comes_to_take_over_and_dies_changes_nothing() -> None:
             group.commits_more(3)
             assert is_there(worker)
         gate.start()
-        assert not is_there(worker)
+        wait_for(lambda: not is_there(worker), within_s=30.0, what="the old worker's end")
         group.commits_more(3)
 
 
@@ -184,6 +184,6 @@ def test_a_second_gate_on_the_same_address_is_refused_and_disturbs_nobody(
         with pytest.raises(AssertionError):  # the groups' port is free, the admin's is not
             Gate("http://127.0.0.1:1", free_port(), int(gate.admin.rpartition(":")[2]))
         said = capfd.readouterr().err
-        assert "a worker of a gate that died serves at 127.0.0.1:" in said
+        assert "a worker of a gate that died serves on at 127.0.0.1:" in said
         assert f"(pid {worker})" in said
         gate.start()

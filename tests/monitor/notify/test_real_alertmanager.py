@@ -6,7 +6,6 @@ Debian has one (`apt-get install prometheus-alertmanager`); elsewhere it is call
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from monitor.notify.sinks import Alertmanager
 from tests.monitor.notify.scene import Bench, Receiver, held, over
 from tests.monitor.shell.fakes import wait_until
 from tests.monitor.shell.test_store import incident
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -35,12 +35,6 @@ receivers:
       - url: {url}
         send_resolved: true
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

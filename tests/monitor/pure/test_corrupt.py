@@ -16,6 +16,7 @@ from tests.monitor.fleet import (
     Drive,
     SimFleet,
     at,
+    crash,
     flip,
     hang,
     heal,
@@ -231,6 +232,17 @@ def test_equal_flaws_in_most_groups_are_not_outvoted_but_told():
     drive = run(script=script, every=10)
     # two independent memories with the same wrong bit: the majority is believed, as it must be
     assert drive.incident("state_corrupt").culprits == ("rg_0.0",)
+
+
+@pytest.mark.parametrize("leave", [crash("rg_1.0"), restart("rg_1"), unregister("rg_1")],
+                         ids=["it dies", "it restarts", "it is gone"])  # fmt: skip
+def test_a_tie_stays_one_when_one_of_the_two_sides_loses_a_voice(leave):
+    """rg_0 and rg_1 against rg_2 and rg_3; with rg_1 gone rg_0 stands alone, and is no odd one."""
+    script = [at(20, flip(f"rg_{n}.0", flaw=5)) for n in (2, 3)]
+    drive = run(4, script=[*script, at(40, leave)], every=5, ticks=100)
+    corrupt = [one for one in drive.seen.values() if one.kind == "state_corrupt"]
+    assert {one.verdict.confidence for one in corrupt} == {Confidence.UNSURE}
+    assert "rg_0" not in drive.evicted()
 
 
 def test_after_a_restart_of_a_group_fingerprints_agree_and_nobody_is_named():

@@ -116,6 +116,24 @@ def test_to_ask_again_after_a_restart_is_the_same_eviction_in_budget_and_cool_do
     assert len(drive.pipeline._past) == 1
 
 
+def test_an_eviction_that_was_abandoned_before_says_nothing_of_the_one_cut_short_by_a_restart() -> (
+    None
+):
+    before = under_eviction()
+    ((key, one),) = before.fleet.evictions.items()
+    earlier = replace(
+        one, asked_s=one.asked_s - 5, failed="abandoned: not seen", ended_s=one.asked_s
+    )
+    before.fleet.evictions = {"earlier": earlier, key: one}
+    after = restarted(before)
+    after.fleet.evictions = {"earlier": earlier}
+    after.fleet.evictor_works = True
+    after.step()
+    (incident,) = after.last.incidents
+    assert incident.state is State.FIRING
+    assert incident.story[-1].reason.startswith("the eviction was cut short by a restart")
+
+
 def test_a_decision_that_nobody_took_up_counts_once_when_it_is_decided_again() -> None:
     drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(budget_per_hour=1))
     drive.fleet.evict = lambda decision: None  # the disk does not take it

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 NODES = ("node1", "node2")
@@ -81,16 +82,11 @@ class Cluster:
         return set(self.ask("squeue", "-h", "-s", "-j", job, "-o", "%i").split())
 
 
-def _port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def _config(folder: Path) -> str:
     lines = [
         "ClusterName=lightkeeper", f"SlurmctldHost={socket.gethostname()}(127.0.0.1)",
-        f"SlurmctldPort={_port()}", "AuthType=auth/none", "CredType=cred/none", "MpiDefault=none",
+        f"SlurmctldPort={free_port()}", "AuthType=auth/none", "CredType=cred/none",
+        "MpiDefault=none",
         "SlurmUser=root", "SlurmdUser=root", "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none", "ReturnToService=1", "SchedulerType=sched/builtin",
         "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core", "KillWait=2",
@@ -105,7 +101,7 @@ def _config(folder: Path) -> str:
     ]  # fmt: skip
     lines += [
         f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 "
-        f"Port={_port()} CPUs=4 RealMemory=100 State=UNKNOWN"
+        f"Port={free_port()} CPUs=4 RealMemory=100 State=UNKNOWN"
         for node in NODES
     ]
     lines.append(f"PartitionName=main Nodes={','.join(NODES)} Default=YES MaxTime=10 State=UP")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tests.monitor.schedulers import real_slurm
 from tests.monitor.schedulers.receiver import SECRET, Receiver, served
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, page
 from tests.monitor.shell.process import TOKEN, Monitor, lightkeeper
+from tests.ports import free_port
 from tests.waiting import wait_for
 from worker_server.wire import to_json
 
@@ -24,9 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 @pytest.fixture
 def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture

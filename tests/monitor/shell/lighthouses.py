@@ -46,12 +46,6 @@ def installations() -> dict[str, Path]:
     return made
 
 
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
 @contextmanager
 def lighthouse_process(
     library: Path, script: Path, port: int, *, bind: str = "127.0.0.1", **options: int
@@ -62,7 +56,7 @@ def lighthouse_process(
     command = [sys.executable, str(script), "--bind", f"{bind}:{port}", *named]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
         try:
-            wait_for(lambda: _listens(bind, port), within_s=20, what="the Lighthouse listens")
+            wait_for(lambda: _listens(bind, port), within_s=60, what="the Lighthouse listens")
             yield f"http://{bind}:{port}"
         finally:
             process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,12 +18,6 @@ from worker_server.wire import to_json
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "secret"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -98,7 +91,7 @@ class Monitor:
             except requests.RequestException:
                 return False
 
-        wait_until(answers, 30, "the monitor is ready")
+        wait_until(answers, 60, "the monitor is ready")  # seen at a load of 40: over 30 s
         return time.monotonic() - self.began
 
     def register(self, *ranks: FakeRank) -> None:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.process import TOKEN, Monitor, Training, lightkeeper
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def replay(*words: str) -> dict:

@@ -12,7 +12,8 @@ from monitor.lighthouse_log import LighthouseRecord
 from monitor.names import ReplicaId
 from monitor.snapshot import LighthouseAway, LighthouseView
 from tests.monitor.shell.fakes import FakeFleet
-from tests.monitor.shell.lighthouses import Groups, free_port, installations, lighthouse_process
+from tests.monitor.shell.lighthouses import Groups, installations, lighthouse_process
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 FOUND = installations()

@@ -13,8 +13,8 @@ from monitor.cli import main
 from monitor.service import Options, Service
 from tests.monitor.shell.fakes import wait_until
 from tests.monitor.shell.process import Monitor
-from tests.monitor.shell.test_journal_restart import free_port
 from tests.monitor.shell.test_ruling import POLICY, rulebook
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)

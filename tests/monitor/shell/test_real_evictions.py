@@ -34,7 +34,8 @@ from monitor.snapshot import EvictionProgress, LighthouseView, Rung, RungResult
 from monitor.targets import Registry
 from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.shell.doubles import Memory
-from tests.monitor.shell.lighthouses import Groups, free_port, installations, lighthouse_process
+from tests.monitor.shell.lighthouses import Groups, installations, lighthouse_process
+from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import TOKEN, Rank
 from worker_server.wire import PATH_STATE, Registration, parse_state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,14 @@ import pytest
 
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.process import TOKEN, Monitor, Training
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
-from tests.monitor.shell.process import TOKEN, Monitor, Training, free_port
-from tests.monitor.store.postgres import PASSWORD, Cluster, cluster
+from tests.monitor.shell.process import TOKEN, Monitor, Training
+from tests.monitor.store.postgres import PASSWORD
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -133,11 +134,6 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
     assert "lightkeeper_evictions_total{" not in standby.call("GET", "/metrics").text
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Cluster]:
-    yield from cluster()
-
-
 @pytest.mark.parametrize(
     ("number", "database"),
     [
@@ -162,7 +158,7 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
     trained(training, active, standby)
     training.hung.add("rg_1")
     wait_until(lambda: culprit.evictions, 20, "its WorkerServer is asked")
-    (before,) = incidents(active)
+    [before] = [one for one in incidents(active) if one["groups"] == ["rg_1"]]
     asked_before = len(culprit.evictions)
     active.process.send_signal(number)
     seconds = handed_over(standby)

@@ -7,13 +7,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 PASSWORD = "open-sesame-17"
 """Nothing that is logged or shown may hold it."""
@@ -49,9 +50,7 @@ class Cluster:
         if self._user is not None:
             shutil.chown(self.folder, self._user)
             shutil.chown(self.folder / "password", self._user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._numbers = itertools.count(1)
         self._data = self.folder / "data"
         self._run(

@@ -1,0 +1,60 @@
+"""How two processes share the integration tests: what goes together, and what goes first.
+
+Not by the marks of pytest-xdist (`--dist loadgroup`): version 3.8 writes them into an attribute
+that pytest 9.2 no longer reads, and then deals the tests out one by one without a word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pytest
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER: Final = {
+    # they train for real: two at once would ask for more than two cores have
+    "fleets": ("tests/integration/", "tests/campaign/", "tests/trainer/test_fleet.py"),
+    "postgresql": (
+        "tests/monitor/crash/",
+        "tests/monitor/store/test_databases.py",
+        "tests/monitor/shell/test_two_monitors.py",
+    ),
+    # each of these files has processes that its tests share
+    "endings": ("tests/worker_server/test_with_torch.py",),
+    "fates": ("tests/worker_server/test_matrix.py",),
+    "gate": ("tests/monitor/gate/test_gate_process.py",),
+    "records": ("tests/worker_server/test_records.py",),
+    "slurm": ("tests/monitor/schedulers/test_real_slurm.py",),
+    "torchft": ("tests/worker_server/test_torchft.py",),
+}
+"""Group -> its files and folders, longest first: one process has them all, one after the other."""
+
+_ORDER: Final = tuple(TOGETHER)
+
+
+def unit_of(nodeid: str) -> str:
+    """What is given to a process as a whole: a group, or the one test."""
+    for group, places in TOGETHER.items():
+        if nodeid.startswith(places):
+            return group
+    return nodeid
+
+
+def turn_of(nodeid: str) -> int:
+    """For sorting: begun last, a group would keep one process busy and the other idle."""
+    unit = unit_of(nodeid)
+    return _ORDER.index(unit) if unit in TOGETHER else len(_ORDER)
+
+
+def scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """xdist's own by scope, with our units and in our order."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    config.option.loadscopereorder = False  # it would begin last what has few and long tests
+    return Units(config, log)

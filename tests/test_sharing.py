@@ -1,0 +1,35 @@
+"""Tests that share processes go to one process of pytest-xdist, and the fleets go first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sharing import TOGETHER, turn_of, unit_of
+
+ROOT = Path(__file__).parents[1]
+CHEAP = {"tests/monitor/schedulers/test_webhook.py", "tests/worker_server/test_endpoints.py"}
+"""What their tests share is up in a second: each process has its own."""
+
+
+def test_whatever_trains_for_real_is_one_unit_and_goes_first() -> None:
+    demo = "tests/integration/test_demo.py::test_one"
+    assert unit_of(demo) == unit_of("tests/campaign/test_fleet.py::test_two[a@b]") == "fleets"
+    assert turn_of(demo) == 0
+    alone = "tests/worker_server/test_attach.py::test_three"
+    assert unit_of(alone) == alone
+    assert turn_of("tests/monitor/crash/test_crash.py::test_four") < turn_of(alone)
+
+
+@pytest.mark.parametrize("place", [one for places in TOGETHER.values() for one in places])
+def test_every_place_is_there(place: str) -> None:
+    assert (ROOT / place).exists()
+
+
+def test_a_file_whose_tests_share_processes_is_of_a_group() -> None:
+    integration = "pytest." + "mark.integration"  # not this file
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text, name = path.read_text("utf-8"), str(path.relative_to(ROOT))
+        if integration in text and 'scope="module"' in text and name not in CHEAP:
+            assert unit_of(name) in TOGETHER, name
