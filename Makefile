@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.lightkeeper-setup
-# Two processes each: tests wait more than they work. tests/sharing.py says which integration tests
+# More processes than work on two cores: tests also wait. tests/sharing.py says which integration tests
 # go together (the fleets do, one at a time).
-UNIT        := -n 2 --dist worksteal -m 'not integration'
+UNIT        := -n 3 --dist worksteal -m 'not integration'
 INTEGRATION := -n 2 --dist loadscope -m integration
 # kept, whatever the environment says: to compile the tests with their assertions explained takes
 # each of two workers 10 s of CPU

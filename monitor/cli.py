@@ -21,6 +21,7 @@ examples:
   lightkeeper incidents                                    what went wrong, and what was done
   lightkeeper admit -- torchrun train.py                   start a group, unless its host is refused
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
+  lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
 
 every command explains itself: lightkeeper COMMAND --help
@@ -35,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     from monitor.commands import (  # noqa: PLC0415
         analyze,
         gate,
+        goodput,
         incidents,
         notify,
         pause,
@@ -158,6 +160,13 @@ def build_parser() -> argparse.ArgumentParser:
         replay.EXAMPLES,
         replay.add_arguments,
         replay.run,
+    )
+    add(
+        "goodput",
+        "how much of the time a job trains: reckoned and simulated",
+        goodput.EXAMPLES,
+        goodput.add_arguments,
+        goodput.run,
     )
     commands.add_parser("demo", help="a whole job on this machine, with faults", add_help=False)
     return parser

@@ -49,7 +49,7 @@ def middle(values: Floats) -> Floats:
     last = max(0, values.shape[-1] - 1)
     low = np.take_along_axis(ordered, np.clip((count - 1) // 2, 0, last), axis=-1)
     high = np.take_along_axis(ordered, np.clip(count // 2, 0, last), axis=-1)
-    return np.asarray((low + high) / 2, dtype=np.float64)
+    return np.asarray(low / 2 + high / 2, dtype=np.float64)  # their sum may be too large
 
 
 def z_scores(values: Floats, judged: Floats | None = None) -> Floats:

@@ -17,7 +17,15 @@ from rich.text import Text
 
 from monitor.analysis.analyse import analyse
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.offline import add_format, reading_bar, show, shown, status_of
+from monitor.commands.offline import (
+    add_format,
+    check_writable,
+    reading_bar,
+    show,
+    shown,
+    status_of,
+    write,
+)
 from monitor.dumps.bundle import bundle_in
 from monitor.dumps.load import load
 from monitor.flight_recorder import FlightRecordError
@@ -96,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     members = None if args.members is None else read_members(args.members)
     if args.html is not None:
-        _check_writable(args.html)  # not only after a long load
+        check_writable(args.html)  # not only after a long load
     bundle = bundle_in(args.paths)
     job = _load(args.paths, args.world_size, members, evidence=bundle is not None)
     groups = _groups(job, args.group)
@@ -112,7 +120,7 @@ def _run(args: argparse.Namespace) -> int:
 
     show(as_json=args.format == "json", body=lambda: report(job, analysis, told), text=text)
     if args.html is not None:
-        _write(args.html, page(job, analysis, told))
+        write(args.html, page(job, analysis, told))
     return FAILED if analysis.findings or told else DONE
 
 
@@ -215,18 +223,3 @@ def read_members(path: Path) -> dict[str, list[int]]:
             told = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
             raise CommandError(told, USAGE)
     return held
-
-
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise CommandError(f"cannot write {shown(path)}: it is a folder", USAGE)
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        why = "no such folder" if not path.parent.is_dir() else "not allowed"
-        raise CommandError(f"cannot write {shown(path)}: {why}", USAGE)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}", USAGE) from exc

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
-from monitor.commands.errors import CommandError
+from monitor.commands.errors import USAGE, CommandError
 from monitor.commands.tables import print_json
 from monitor.reports.wording import clean
 
@@ -82,3 +82,28 @@ def reading_bar(*columns: ProgressColumn) -> Iterator[Callable[..., None] | None
 def shown(path: Path) -> str:
     """A path in a message."""
     return clean(str(path), 300)
+
+
+def check_writable(path: Path) -> None:
+    """Before the work, not after it.
+
+    Raises:
+        CommandError: a file cannot be written there.
+    """
+    if path.is_dir():
+        raise CommandError(f"cannot write {shown(path)}: it is a folder", USAGE)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = "no such folder" if not path.parent.is_dir() else "not allowed"
+        raise CommandError(f"cannot write {shown(path)}: {why}", USAGE)
+
+
+def write(path: Path, text: str) -> None:
+    """A file of text.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}", USAGE) from exc

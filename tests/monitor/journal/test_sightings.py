@@ -69,7 +69,16 @@ def with_the_rest(value: Any) -> Any:
     return replace(value, **{n: filled(hints[n]) for n in usual if n != "committed_step"})
 
 
-IDENTITY = Identity("job", GroupName("rg_1"), 1, 2, "node1", 4711, "two")  # type: ignore[arg-type]
+IDENTITY = Identity(
+    "job",
+    GroupName("rg_1"),
+    1,
+    2,
+    "node1",
+    4711,
+    "two",
+    accelerators=8,  # type: ignore[arg-type]
+)
 PROCESS = with_the_rest(Process(True, "S", 40, 2_000_000_001, 0.1234567, 3, "SIGKILL", 1 / 3))
 STEP = StepState(
     step=7, attempt=9, progress=31, phase="forward", phase_age_s=1 / 7, commits=8,

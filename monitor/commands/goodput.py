@@ -1,0 +1,154 @@
+"""`lightkeeper goodput`: how much of the time a job trains, reckoned and simulated."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+
+from monitor.commands.ask import ask
+from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.goodput_options import add_arguments, groups_of, job_of, setup_of
+from monitor.commands.offline import check_writable, show, status_of, write
+from monitor.goodput.cases import ft_hsdp, ways
+from monitor.goodput.compare import Outcome, Simulation, compare, sizes
+from monitor.goodput.measured import Measured, measured
+from monitor.goodput.plot import plot
+from monitor.goodput.scenario import ScenarioError
+from monitor.reports.goodput import (
+    case_body,
+    job_body,
+    print_case,
+    print_job,
+    print_sweep,
+    sweep_body,
+)
+
+__all__ = ["EXAMPLES", "add_arguments", "run"]
+
+EXAMPLES = """\
+what it tells:
+  Effective training time: committed steps, by the share of the groups in each, over what the same
+  time gives without faults. By two closed forms, linear (as FT-HSDP's paper reckons: faults never
+  meet) and Poisson (they do), and by a simulation that checks them. It compares
+    synchronous           any fault stops the whole job, which starts again
+    FT, watchdog 10 min   groups fail alone; a hung one stands until its process group times out
+    TorchFT's timeouts    groups fail alone; a hang takes the job after 125 s (measured)
+    lightkeeper           a hung or slow group is evicted: as soon as was measured with steps of
+                          0.2 s, and as soon as its thresholds allow with steps as yours
+  docs/goodput.md has the formulas, the source of each number, and what they are worth.
+
+examples:
+  lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs, ours beside
+  lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
+  lightkeeper goodput --sweep 1000:100000 --plot goodput.svg
+  lightkeeper goodput --ranks 4096 --groups 8 --spares 2 --repair 3d
+  lightkeeper goodput --ranks 1024 --groups 8 --from-monitor http://head:8470
+  lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
+
+exit status:
+  0  done      1  the monitor is away      2  used wrongly      70  a fault of lightkeeper itself
+"""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reckon, simulate, print."""
+    return status_of(lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.case and args.sweep:
+        raise CommandError("--case and --sweep are two questions: ask for one", USAGE)
+    if args.plot is not None and not args.sweep:
+        raise CommandError("--plot draws a sweep: give --sweep A:B as well", USAGE)
+    if args.sweep and (args.mtbf is not None or args.ranks is not None):
+        raise CommandError("a sweep has many sizes: give --rank-mtbf, and no --ranks", USAGE)
+    if args.plot is not None:
+        check_writable(args.plot)  # not only after the simulation
+    try:
+        if args.case:
+            _case(args)
+        elif args.sweep:
+            _sweep(args)
+        else:
+            _job(args)
+    except ScenarioError as exc:
+        raise CommandError(str(exc), USAGE) from exc
+    return DONE
+
+
+def _case(args: argparse.Namespace) -> None:
+    rows = ft_hsdp()
+    outcomes = compare([row.scenario for row in rows], _simulation(args))
+    show(
+        as_json=args.format == "json",
+        body=lambda: case_body(rows, outcomes),
+        text=lambda out: print_case(out, rows, outcomes),
+    )
+
+
+def _job(args: argparse.Namespace) -> None:
+    outcomes, kept = _outcomes(args, None, _told(args), _simulation(args))
+    show(
+        as_json=args.format == "json",
+        body=lambda: job_body(outcomes),
+        text=lambda out: print_job(out, outcomes, kept),
+    )
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    first, last = args.sweep
+    told, simulation = _told(args), _simulation(args)
+    step = args.group_size or groups_of(args, first)
+    sweep = [_outcomes(args, size, told, simulation)[0] for size in sizes(first, last, step)]
+    show(
+        as_json=args.format == "json",
+        body=lambda: sweep_body(sweep),
+        text=lambda out: print_sweep(out, sweep),
+    )
+    if args.plot is not None:
+        title = "effective training time by size"
+        write(args.plot, plot(sweep, title, f"lightkeeper goodput, seed {args.seed}"))
+
+
+def _outcomes(
+    args: argparse.Namespace, size: int | None, told: Measured | None, simulation: Simulation | None
+) -> tuple[Sequence[Outcome], int]:
+    """All ways at one size, and the number of the one with lightkeeper that is explained."""
+    setup = setup_of(args, told)
+    scenarios = ways(
+        job_of(args, size),
+        mix=setup.mix,
+        times=setup.times,
+        spares=setup.spares,
+        kept=setup.kept,
+        give_up_s=args.give_up,
+        false_per_day=args.false_evictions,
+    )
+    false = 1 if args.false_evictions > 0.0 else 0
+    return compare(scenarios, simulation), len(scenarios) - 1 - false
+
+
+def _simulation(args: argparse.Namespace) -> Simulation | None:
+    if args.faults == 0:
+        return None
+    return Simulation(args.faults, lambda name: random.Random(f"{args.seed} {name}"))  # noqa: S311
+
+
+def _told(args: argparse.Namespace) -> Measured | None:
+    """What a running monitor has measured.
+
+    Raises:
+        CommandError: it is away, or has seen no eviction.
+    """
+    if args.from_monitor is None:
+        return None
+    args.monitor = args.from_monitor
+    incidents = ask(args, "/v1/incidents?limit=1000").get("incidents")
+    usable = (
+        [one for one in incidents if isinstance(one, dict)] if isinstance(incidents, list) else []
+    )
+    found = measured(usable)
+    if not found.evictions:
+        raise CommandError(f"the monitor at {args.monitor} has seen no eviction to measure", USAGE)
+    return found

@@ -1,0 +1,201 @@
+"""`lightkeeper goodput` as a user meets it, and the committed page and plot."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.audit.account import account, account_to_json
+from monitor.cli import main
+from tests.monitor.audit.scene import case
+from tests.monitor.shell.process import ROOT
+from tests.monitor.shell.refusal import assert_refused
+
+CASES = Path(__file__).parent / "cases"
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def body(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main(["goodput", *words, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_published_case_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["goodput", "--case", "ft-hsdp", "--faults", "0"]) == 0
+    assert lines(capsys.readouterr().out) == lines((CASES / "goodput-ft-hsdp.txt").read_text())
+
+
+def test_a_job_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--ranks", "16384", "--groups", "8", "--mtbf", "3h", "--faults", "0"]
+    assert main(["goodput", *words]) == 0
+    assert lines(capsys.readouterr().out) == lines((CASES / "goodput-job.txt").read_text())
+
+
+def test_the_simulation_is_told_with_its_error_and_its_seed_repeats_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--case", "ft-hsdp", "--faults", "200"]
+    first, same, other = (
+        body([*words, "--seed", seed], capsys)["case"][1]["simulated"] for seed in ("1", "1", "2")
+    )
+    assert first == same != other
+    assert abs(first["goodput"] - 0.825) < 3 * first["error"]
+
+
+def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    said = body(
+        ["--ranks", "64", "--group-size", "8", "--rank-mtbf", "64h", "--mix", "50:25:25",
+         "--slowdown", "3", "--slow-lasts", "1h", "--evict", "2", "--requorum", "3", "--restart",
+         "1m", "--heal", "4", "--first-step", "5", "--job-restart", "6m", "--step", "1", "--spares",
+         "1", "--repair", "2h", "--detect-hang", "7", "--detect-slow", "30m", "--false-evictions",
+         "2", "--faults", "0"],
+        capsys,
+    )  # fmt: skip
+    assert said["job"] == {"ranks": 64, "groups": 8, "mtbf_s": 3600.0, "rank_mtbf_h": 64.0}
+    assert said["mix"] == {
+        "stop": 0.5, "hang": 0.25, "slow": 0.25, "slowdown": 3.0, "slow_lasts_s": 3600.0,
+    }  # fmt: skip
+    assert said["times"] == {
+        "evict_s": 2.0, "requorum_s": 3.0, "restart_s": 60.0, "heal_s": 4.0, "first_step_s": 5.0,
+        "job_restart_s": 360.0, "step_s": 1.0,
+    }  # fmt: skip
+    assert said["spares"] == {"hosts": 1, "repair_s": 7200.0}
+    kept, false = said["ways"][3:]
+    assert (kept["name"], kept["detect_hang_s"], kept["slow_goes_after_s"]) == (
+        "lightkeeper", 7.0, 1800.0,
+    )  # fmt: skip
+    assert (false["name"], false["false_per_day"]) == ("+ 2 false a day", 2.0)
+
+
+def test_a_slow_rank_may_be_never_found(capsys: pytest.CaptureFixture[str]) -> None:
+    said = body(["--detect-slow", "never", "--faults", "0"], capsys)
+    assert said["ways"][3]["slow_goes_after_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--ranks", "1023"], "1023 ranks cannot be 10 groups of one size"),
+        (["--ranks", "0"], "ranks is 0, expected 2 to 1e+07"),
+        (["--groups", "0"], "groups is 0, expected 2 to 98304"),
+        (["--ranks", "4096", "--group-size", "1000"], "4096 ranks are no groups of 1000"),
+        (["--mtbf", "0"], "mtbf_s is 0, expected 1 to 1e+09"),
+        (["--slowdown", "nan"], "slowdown is nan, expected 1 to 1000"),
+        (["--faults", "3"], "faults is 3, expected 20 to 1000000"),
+        (["--false-evictions", "-1"], "false evictions a day is -1, expected 0 to 1e+06"),
+        (["--spares", "-1"], "spares is -1, expected 0 to 1e+07"),
+        (["--case", "ft-hsdp", "--sweep", "1:2"], "--case and --sweep are two questions"),
+        (["--plot", "x.svg"], "--plot draws a sweep: give --sweep A:B as well"),
+        (["--sweep", "1000:2000", "--ranks", "5"], "a sweep has many sizes: give --rank-mtbf"),
+        (["--sweep", "5:2"], "the sweep is 5:2, expected two sizes in order, 10 to 10000000"),
+        (["--sweep", "1000:2000", "--plot", "/no/x.svg"], "cannot write /no/x.svg: no such folder"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(["goodput", *words], line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--mtbf", "soon"], "'soon' is no time, such as 90, 90s, 18m, 2h or 1d"),
+        (["--heal", "-1"], "'-1' is no time"),
+        (["--mix", "1:2"], "'1:2' is not STOP:HANG:SLOW, such as 83:12:5"),
+        (["--mix", "0:0:0"], "'0:0:0' is not STOP:HANG:SLOW"),
+        (["--sweep", "9"], "'9' is not A:B, such as 1000:100000"),
+        (["--mtbf", "1h", "--rank-mtbf", "1h"], "not allowed with"),
+    ],
+)
+def test_options_that_do_not_parse_are_refused_in_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["goodput", *words])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+
+
+# -- times of a running monitor -------------------------------------------------------------------
+
+
+@pytest.fixture
+def told() -> list[dict[str, Any]]:
+    """What the fake monitor below answers."""
+    return []
+
+
+@pytest.fixture
+def url(told: list[dict[str, Any]]) -> Iterator[str]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/v1/incidents?limit=1000"
+            said = json.dumps({"schema": 1, "incidents": told}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_running_monitor_tells_its_own_times_and_what_is_said_beats_them(
+    url: str, told: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told.append({"kind": "not_entered", "account": account_to_json(account(case()))})
+    said = body(["--from-monitor", url, "--requorum", "9", "--faults", "0"], capsys)
+    times = said["times"]
+    assert (times["evict_s"], times["requorum_s"]) == (4.0, 9.0)
+    assert (times["restart_s"], times["heal_s"]) == (21.0, 0.0)
+    assert (said["ways"][3]["name"], said["ways"][3]["detect_hang_s"]) == ("lightkeeper", 11.0)
+
+
+def test_a_monitor_that_has_evicted_nobody_has_measured_nothing(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(["goodput", "--from-monitor", url], "has seen no eviction to measure", capsys)
+
+
+# -- what is committed ----------------------------------------------------------------------------
+
+
+def test_the_committed_plot_is_what_the_command_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = tmp_path / "goodput.svg"
+    assert main(["goodput", "--sweep", "1000:100000", "--plot", str(drawn)]) == 0
+    assert drawn.read_text() == (ROOT / "docs/images/goodput.svg").read_text()
+    capsys.readouterr()
+
+
+def test_the_figures_on_the_page_are_what_the_command_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs/goodput.md").read_text()
+    for one in body(["--sweep", "1000:100000", "--faults", "0"], capsys)["sweep"]:
+        shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in one["ways"])
+        assert f"| {one['job']['ranks']:,} | " in page
+        assert shares in page
+    for row in body(["--case", "ft-hsdp", "--faults", "0"], capsys)["case"]:
+        shares = f"| {row['linear'] * 100:.1f} % | {row['poisson'] * 100:.1f} % |"
+        assert shares in page
