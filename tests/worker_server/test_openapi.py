@@ -90,6 +90,7 @@ def test_refusals_follow_their_schema():
         assert {"WWW-Authenticate"} == set(described["headers"]) & set(answer.headers.keys())
 
 
+@pytest.mark.integration
 def test_schemathesis_finds_nothing():
     """In a process of its own: pytest would compile the 400 modules of a plugin's package anew."""
     done = subprocess.run(

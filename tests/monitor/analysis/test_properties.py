@@ -16,6 +16,8 @@ from monitor.dumps.load import load
 from monitor.flight_recorder.job import Job
 from tests.monitor.analysis.jobs import Call, job, many, recv, send
 
+pytestmark = pytest.mark.integration  # many seconds
+
 REAL = Path(__file__).parents[3].parent / "shared/data/flight_recorder_nccl"
 GROUPS = {"a": (0, 1, 2), "b": (2, 3, 4), "c": (0, 1, 2, 3, 4)}
 

@@ -19,6 +19,8 @@ from tests.corpus.gloo_captures import Captures
 from tests.fuzz.records import ODD
 from tests.monitor.flight_recorder.dumps import as_pickle, entry, nccl, pending, send
 
+pytestmark = pytest.mark.integration  # many seconds
+
 REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"
 FRAMES = [{"name": "step", "filename": "/home/u/train.py", "line": 12}]
 

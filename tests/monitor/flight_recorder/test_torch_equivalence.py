@@ -14,6 +14,8 @@ from torch.distributed.flight_recorder.components.types import COLLECTIVES, Matc
 from monitor.flight_recorder.coalesced import Transfer, pair_up
 from monitor.flight_recorder.semantics import agree, disagree, payload_of, possible
 
+pytestmark = pytest.mark.integration  # many seconds
+
 SIZE = 4
 MEMBERS = {"0": set(range(SIZE))}
 YES, STATE = {MatchState.FULLY_MATCHED}, MatchState.COLLECTIVE_STATE_MISMATCH

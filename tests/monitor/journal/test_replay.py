@@ -199,6 +199,7 @@ def test_a_pipeline_that_crashes_is_replayed_as_the_loop_does_it() -> None:
     assert "crash was nothing live" in (one.difference() or "")
 
 
+@pytest.mark.integration
 def test_another_process_with_another_hash_seed_gives_the_same(tmp_path: Path) -> None:
     """The order of sets must not matter."""
     tape = taped([at(20, hang("rg_1.0")), at(50, slow("rg_2.0", 4.0))], 120, noise=0.2)

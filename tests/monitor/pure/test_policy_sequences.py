@@ -24,6 +24,8 @@ from tests.monitor import fleet as faults
 from tests.monitor.fleet import START_S, Drive
 from tests.monitor.shared_hosts import HostFleet
 
+pytestmark = pytest.mark.integration  # many seconds
+
 TICKS = 200
 SHAPES = [(3, 1), (4, 1), (5, 1), (3, 2), (4, 2)]
 HARMS = {

@@ -38,6 +38,8 @@ from tests.monitor.fleet import (
 )
 from worker_server.wire import Identity
 
+pytestmark = pytest.mark.integration  # many seconds
+
 SOAK = settings(max_examples=5 * DEEP, deadline=None, derandomize=DEEP == 1,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
