@@ -26,6 +26,13 @@ two for the mismatch), a real Lighthouse, a fault in the middle of training. Sec
   started again {down_for:.0f} s later.
 - Ranks are forked from one process that has imported torch, so **back** has no import in it
   (`tests/campaign/forks.py`). Budgets and cool-down are off: each fault comes as on a calm day.
+- **load**: of the 2 cores when the run ended. Runs beside other work take longer; what is compared
+  is who is evicted, who ends, who comes back, and where.
+- Lighthouse down and no gate: a restarted Lighthouse gives out the quorum ids of before, by which
+  TorchFT names its rendezvous; groups then meet at stale addresses, time out and end (docs/evict.md).
+  A gate goes on counting.
+- A mismatch is the program's: its group may come back on the same host. A `crash` or `cut` group
+  leaves by itself: nothing is left to evict, and no host is accused.
 - Bold: not as it should be. `-`: did not happen while it was watched.
 """
 
@@ -59,8 +66,8 @@ _COLUMNS: Final = (
 def _table(lines: Sequence[Line]) -> str:
     head = (
         "| fault | Lighthouse | beside the job | told | decided | gone | left | survivors | back "
-        "| host before, after | others that ended |\n"
-        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+        "| host before, after | load | others that ended |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
     order = list(FAULTS)
     ordered = sorted(
@@ -83,8 +90,11 @@ def _row(line: Line) -> str:
     ended = crashed or "none"
     if line["problems"]:
         ended += f" **{'; '.join(line['problems'])}**"
+    load = f"{line['load']:.0f}"
     fault = f"{line['fault']} ({line['shape']})" if line["shape"] == "2x2" else line["fault"]
-    return "| " + " | ".join([fault, line["lighthouse"], beside, *cells, hosts, ended]) + " |\n"
+    return (
+        "| " + " | ".join([fault, line["lighthouse"], beside, *cells, hosts, load, ended]) + " |\n"
+    )
 
 
 def _seconds(value: float | None) -> str:
