@@ -19,6 +19,7 @@ from typing import Any
 
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Patience
+from monitor.evictors.cases import Cases
 from monitor.fetch import Fetcher
 from monitor.service import Options, Service
 from monitor.store.database import Database
@@ -78,8 +79,8 @@ def lay(fuse: Fuse) -> None:
 
     Database.write = write_around  # type: ignore[method-assign]
     Fetcher.fetch = fetch_around  # type: ignore[method-assign]
-    for name in ("submit", "_update"):
-        setattr(Evictors, name, wrapped(fuse, getattr(Evictors, name), f"Evictors.{name}"))
+    Evictors.submit = wrapped(fuse, Evictors.submit, "Evictors.submit")  # type: ignore[method-assign]
+    Cases.update = wrapped(fuse, Cases.update, "Cases.update")  # type: ignore[method-assign]
 
 
 def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str) -> None:
