@@ -120,4 +120,4 @@ def test_the_page_shows_every_row():
     found = row(ALONE, HEALTHY)
     line = {**found, "problems": [], "load": 1.0, "machine": "2 cores", "code": "abc"}
     page = render([line])
-    assert "| hang | up | nobody | - | - | - | - | - | - | host-2, - | none |" in page
+    assert "| hang | up | nobody | - | - | - | - | - | - | host-2, - | 1 | none |" in page

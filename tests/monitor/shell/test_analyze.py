@@ -212,7 +212,6 @@ def test_an_interrupt_is_no_verdict(dumps: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["analyze", str(dumps)]) == 130
 
 
-@pytest.mark.integration
 def test_a_closed_pipe_keeps_the_status(dumps: Path) -> None:
     assert into_closed_pipe("analyze", str(dumps)) == (1, b"")
 

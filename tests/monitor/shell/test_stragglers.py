@@ -247,7 +247,6 @@ def test_csv_needs_no_pyarrow_and_parquet_says_that_it_does(
     assert "pip install pyarrow, or give CSV" in capsys.readouterr().err
 
 
-@pytest.mark.integration
 def test_the_command_line_alone_loads_neither_pyarrow_nor_yaml() -> None:
     code = (
         "import sys, monitor.cli; monitor.cli.build_parser(); "
@@ -257,7 +256,6 @@ def test_the_command_line_alone_loads_neither_pyarrow_nor_yaml() -> None:
     assert ended.returncode == 0
 
 
-@pytest.mark.integration
 def test_a_closed_pipe_keeps_the_status(sick: Path) -> None:
     assert into_closed_pipe("stragglers", str(sick)) == (1, b"")
 
