@@ -24,6 +24,9 @@ from monitor.fetch import Fetcher
 from monitor.service import Options, Service
 from monitor.store.database import Database
 
+LAST = "the end"
+"""Noted by a life that ended as it should."""
+
 
 @dataclass
 class Fuse:
@@ -103,4 +106,4 @@ def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str)
     )  # fmt: skip
     with Service(options) as service:
         service.run(stop)
-    Path(note).write_text(f"{fuse.passed} the end")
+    Path(note).write_text(f"{fuse.passed} {LAST}")
