@@ -6,7 +6,6 @@ Each case is a group of one or two fake ranks behind real HTTP, and what must be
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -34,13 +33,6 @@ from tests.monitor.shell.fakes import (
 )
 
 pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
-
-
-@pytest.fixture
-def bench(fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher) -> Iterator[Bench]:
-    made = Bench(fleet, lighthouse, fetcher)
-    yield made
-    made.close()
 
 
 # -- the Lighthouse's rung ------------------------------------------------------------------------

@@ -29,13 +29,6 @@ from tests.monitor.shell.gates import FakeGate
 pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
 
 
-@pytest.fixture
-def bench(fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher) -> Iterator[Bench]:
-    made = Bench(fleet, lighthouse, fetcher)
-    yield made
-    made.close()
-
-
 # -- what confirms it -----------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -27,13 +26,6 @@ from tests.monitor.shell.fakes import (
 )
 
 pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
-
-
-@pytest.fixture
-def bench(fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher) -> Iterator[Bench]:
-    made = Bench(fleet, lighthouse, fetcher)
-    yield made
-    made.close()
 
 
 # -- only the accused -----------------------------------------------------------------------------

@@ -1,0 +1,18 @@
+"""What the tests of evictions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from monitor.fetch import Fetcher
+from tests.monitor.shell.evictions import Bench
+from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse
+
+
+@pytest.fixture
+def bench(fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher) -> Iterator[Bench]:
+    made = Bench(fleet, lighthouse, fetcher)
+    yield made
+    made.close()
