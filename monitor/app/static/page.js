@@ -293,7 +293,7 @@ const SEVERITIES = ["info", "warning", "critical"];
 // On a phone each cell stands on a line of its own, with its head.
 function labelled(cell, head) {
   cell.dataset.label = head;
-  if (cell.textContent.length <= 18) cell.className = "short";
+  if (cell.textContent.length <= 24) cell.className = "short"; // a date and time too
   return cell;
 }
 
