@@ -1,7 +1,7 @@
 """Fingerprints of the weights, as they come in from all ranks, and which of them disagree.
 
 Theory of operation. Ranks that hold the same part of the weights share a *lane*. Of the same lane,
-committed step and part all values must be equal. Three things keep a healthy rank from being
+committed step and part all values must be equal. Four things keep a healthy rank from being
 outvoted:
 
 - A majority is one of all ranks of the lane, those included whose value is late or lost: what is
