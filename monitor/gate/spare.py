@@ -33,9 +33,7 @@ S = TypeVar("S", bound=Standby)
 class Spare(Generic[S]):
     """Keeps one standing by."""
 
-    def __init__(
-        self, start: Callable[[], S], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, start: Callable[[], S], clock: Callable[[], float] = time.monotonic) -> None:
         self._start = start
         self._clock = clock
         self._lost = 0

@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="tests.killing", description=__doc__)
     add = top.add_argument
     add("--gate", choices=("yes", "no", "both"), default="both", help="one in front (both)")
-    add("--rounds", type=int, default=2, metavar="N", help="kills of each process (default 2)")
+    add("--rounds", type=int, default=3, metavar="N", help="kills of each process (default 3)")
     add("--only", metavar="WORD", help="only processes whose name holds this word")
     add("--out", type=Path, default=Path("docs/kill-each.jsonl"), metavar="FILE")
     add("--page", type=Path, default=Path("docs/kill-each.md"), metavar="FILE")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Series:
     """All kills with a gate, or all without."""
 
-    def __init__(self, gate: bool, base: Path, args: argparse.Namespace) -> None:  # noqa: FBT001
+    def __init__(self, gate: bool, base: Path, args: argparse.Namespace) -> None:
         self._gate = gate
         self._base = base
         self._args = args
@@ -72,7 +72,7 @@ class Series:
         return made
 
     def _names(self) -> list[str]:
-        """Order of the table, but those first whose death may leave something behind for the next."""
+        """In the order of `Roles`."""
         names = self._ready().roles.expected
         return [name for name in names if (self._args.only or "") in name]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.campaign.fleet import STEP_TIME_S
 from tests.matrix.cases import Setting
@@ -85,8 +85,3 @@ class KillFleet(MatrixFleet):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-    def group_options(self, group: str) -> dict[str, Any]:
-        """Nothing is special about any."""
-        del group
-        return {}

@@ -69,10 +69,8 @@ def next_commit_s(steps: Iterable[Event], struck_s: float) -> float | None:
 
 def steps_of(group: str, steps: Iterable[Event], from_s: float, to_s: float) -> int:
     """Steps that a group committed in this time."""
-    mine = commits(steps)
-    return len(
-        {line["step"] for line in mine if group_of(line["rank"]) == group and from_s < line["time"] <= to_s}
-    )  # fmt: skip
+    mine = [line for line in commits(steps) if group_of(line["rank"]) == group]
+    return len({line["step"] for line in mine if from_s < line["time"] <= to_s})
 
 
 def steps_lost(steps: Iterable[Event]) -> list[tuple[float, int]]:
@@ -106,7 +104,7 @@ def unequal(steps: Iterable[Event]) -> list[tuple[int, str]]:
 
 
 def compared(steps: Iterable[Event]) -> int:
-    """Fingerprints of one step and group rank that two groups or more wrote: how much `unequal` saw."""
+    """Steps, with the group rank, whose fingerprint several groups wrote: what `unequal` saw."""
     who: dict[tuple[int, str], set[str]] = defaultdict(set)
     for line in steps:
         if line["event"] == "fingerprint":

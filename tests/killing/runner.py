@@ -55,6 +55,8 @@ class Bench:
 
     fleet: KillFleet
     calm_s: float = CALM_S
+    whole: bool = False
+    """Whether it was so at the last look."""
     steps: StepLog = field(init=False)
     roles: Roles = field(init=False)
     watch: Watch = field(init=False)
@@ -107,14 +109,16 @@ class Bench:
         return False
 
     def until_whole(self, limit_s: float = LIMIT_S) -> None:
-        """Wait for it.
+        """Wait for it, if it was not so at the end of the last kill.
 
         Raises:
             FleetError: not in time, or a keeper ended.
         """
         began_s = time.time()
-        while (why := self.not_whole(began_s)) is not None:
-            if time.time() - began_s > limit_s:
+        while not self.whole:
+            why = self.not_whole(began_s)
+            self.whole = why is None
+            if why is not None and time.time() - began_s > limit_s:
                 raise FleetError(f"the fleet is not whole after {limit_s:.0f} s: {why}")
             pause(LOOK_S)
 
@@ -127,6 +131,7 @@ class Bench:
         found = self.roles.find()
         load = os.getloadavg()[0]
         step = self.watch.step()
+        self.whole = False
         os.kill(found[name], signal.SIGKILL)
         struck_s = time.time()
         back_s, problem = None, None
@@ -137,6 +142,7 @@ class Bench:
                 back_s = time.time() - struck_s
             why = self.not_whole(struck_s) or (None if back_s else f"{name} is not back")
             if why is None:
+                self.whole = True
                 break
             if time.time() - struck_s > limit_s:
                 problem = why
@@ -172,6 +178,8 @@ class Bench:
                 one["event"] == "step" and not one["committed"] and one["time"] > struck_s
                 for one in mine
             ),
+            "compared": measure.compared(mine),
+            "unequal": len(measure.unequal(mine)),
             "also_replaced": [
                 one for one in before if one != name and after.get(one) != before[one]
             ],
@@ -213,5 +221,3 @@ def _evicted(one: Seen) -> list[str]:
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
-
-
