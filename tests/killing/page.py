@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from tests.campaign import results
@@ -38,15 +39,17 @@ again and every rank has committed with both groups for 5 s.
 
 _STATED: Final = """\
 **Stated time: with a gate every single kill is healed within {promised:.0f} s, nobody has to do
-anything, and no committed step is lost** (`tests/killing/test_killing.py` kills each role so in
-CI).
+anything, and no committed step is lost.** Longest seen: {longest}.
+`tests/killing/test_killing.py` kills each role once in CI, on forked ranks, and asks for the same.
 """
 
 _WITHOUT: Final = """\
 Without a gate all but the Lighthouse are the same. A Lighthouse that dies takes the job's progress
 along: TorchFT's manager asks for a quorum once, so every rank of both groups waits out its quorum
 timeout (60 s) and ends, and with no group left there is nobody to heal from: training begins at
-step 0 again, or at your last checkpoint on disk. Put a gate in front ([gate.md](gate.md)).
+step 0 again, or at your last checkpoint on disk. That the restarted Lighthouse counts its quorums
+from 1 again did no further harm here, for no group had lived to meet at the old places. Put a gate
+in front: [gate.md](gate.md).
 """
 
 _NOTES: Final = """\
@@ -57,8 +60,11 @@ What the rows have in common:
   (5 s, TorchFT's `--heartbeat_timeout_ms`), then trains on alone.
 - **torchrun** restarts nothing inside (docs/launch.md). Of a torchrun that is killed the ranks
   live on: the supervisor kills what is left of it and starts another.
-- **A supervisor** that is killed: its unit ends all that it started, WorkerServers too, so there
-  is no evidence of that; nobody is accused.
+- **A supervisor** that is killed: its unit ends all that it started, WorkerServers too, so no
+  evidence is left of it. Where the monitor sees it before the group is back, it calls the ranks
+  dead.
+- **Accused** is, of a rank or a torchrun, the rank that died (or both), as *dead*; nobody is
+  evicted, for who died has left by itself, and no host is quarantined.
 - **A WorkerServer** is started again by its rank after 1 s, which notices nothing; one that lives
   for ten minutes has its five tries back.
 - **The monitor**: nobody waits for it.
@@ -76,7 +82,7 @@ def write(path: Path, out: Path) -> None:
 
 def render(lines: Sequence[Line]) -> str:
     """The whole page."""
-    parts = [_HEAD, _STATED.format(promised=PROMISED_S)]
+    parts = [_HEAD, _STATED.format(promised=PROMISED_S, longest=_longest(lines))]
     for gate, title in ((True, "With a gate"), (False, "Without")):
         mine = [line for line in lines if line["gate"] == gate]
         if mine:
@@ -85,6 +91,14 @@ def render(lines: Sequence[Line]) -> str:
     if lines:
         parts.append(_facts(lines))
     return "\n".join(parts)
+
+
+def _longest(lines: Sequence[Line]) -> str:
+    gated = [line for line in lines if line["gate"]]
+    if not gated or any(line["whole_s"] is None for line in gated):
+        return "**not everything was healed**"
+    worst = max(gated, key=lambda line: float(line["whole_s"]))
+    return f"{worst['whole_s']:.0f} s, at a load of {worst['load_before']:.0f} on 2 cores"
 
 
 _ROLES: Final = {
@@ -139,7 +153,7 @@ def _seconds(values: Iterable[float | None]) -> str:
 
 
 def _middle(values: Sequence[float], shown: Callable[[float], str]) -> str:
-    return shown(sorted(values)[len(values) // 2]) if values else "-"
+    return shown(median(values)) if values else "-"
 
 
 def _facts(lines: Sequence[Line]) -> str:
