@@ -55,6 +55,8 @@ def train(opt: options.Options, reporter: StepReporter) -> None:
     """
     with reporter.phase("init"):
         rank = start(opt, reporter)
+        if opt.resume and opt.fingerprint_every:
+            aside.fingerprint(rank, rank.exchange.current_step())  # what was read, to compare
     step = meet_every_step(rank) if opt.algorithm == "every-step" else meet_now_and_then(rank)
     rank.record.write("finished", step=step)
     rank.record.close()
