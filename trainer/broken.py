@@ -29,7 +29,7 @@ def all_reduces(
             gathered = [torch.empty_like(squares) for _ in range(dist.get_world_size(group))]
             dist.all_gather(gathered, squares, group=group)
         case Variant.SIZE:
-            dist.all_reduce(squares[: squares.numel() // 2], group=group)
+            dist.all_reduce(squares.flatten()[: squares.numel() // 2], group=group)
         case Variant.DTYPE:
             dist.all_reduce(squares.view(torch.int32), group=group)
         case Variant.ORDER:

@@ -105,7 +105,9 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float]:
         if rank.intra is not None:
             squares = pieces.squares()
             sum_in_group(squares, mean_loss, rank.intra, injector.take_mismatch(*broken.VARIANTS))
-            finite &= reporter.finite(loss=mean_loss, grad_norm=norm(squares), where="group")
+            finite &= reporter.finite(
+                loss=float(mean_loss), grad_norm=float(norm(squares)), where="group"
+            )
 
         # TorchFT would commit a NaN, and a vote against it after the exchange keeps it from
         # this group alone. This group abstains from such a step instead: it brings zeros, so
@@ -119,7 +121,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float]:
         exchange.average(pieces.exchanged)
         # What came back may hold somebody else's NaN: nobody takes that in.
         squares = pieces.squares()
-        finite &= reporter.finite(grad_norm=norm(squares), where="exchanged")
+        finite &= reporter.finite(grad_norm=float(norm(squares)), where="exchanged")
         if not finite:
             exchange.object(FloatingPointError(f"not finite at step {step}"))
         if rank.opt.clip:
@@ -166,8 +168,8 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
             total += loss.detach() / count
             # Asked before anybody else's numbers are in it: that tells who was first. What FSDP2
             # leaves of the gradient is the whole group's already.
-            own = rank.pieces.gradient.norm() if rank.intra is None else None
-            finite &= reporter.finite(loss=loss.detach(), grad_norm=own)
+            own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
+            finite &= reporter.finite(loss=float(loss), grad_norm=own)
     pace.end_work()
     return total, finite
 
@@ -207,7 +209,9 @@ def meet_now_and_then(rank: Rank) -> int:
                 rank.injector.strike("communication" if met else "optimizer")
                 squares = rank.pieces.squares()
                 sum_in_group(squares, loss, rank.intra)
-                if not (rank.reporter.finite(grad_norm=norm(squares), where="group") and finite):
+                if not (
+                    rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite
+                ):
                     rank.pieces.gradient.zero_()  # the next meeting would bring it to all groups
                 committed = algorithm.advance()
             rank.reporter.end_step(step, committed=committed, loss=float(loss), tokens=tokens(opt))

@@ -40,6 +40,12 @@ class Reading:
     """The WorkerServer's whole answer, of which `record` is the ring."""
     at_s: float
 
+    @property
+    def covers_s(self) -> float:
+        """Seconds after which the rank's ring holds nothing of this any more, at its pace then."""
+        ring = self.answer.ring
+        return ring[0].enter_age_s if ring and self.answer.dropped else float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
@@ -232,6 +238,12 @@ class History:
         """Since the rank's flight record was read; None when there is none."""
         held = self._records.get(rank)
         return None if held is None else self.now_s - held.at_s
+
+    def sample_after_s(self, track: RankTrack) -> float:
+        """Seconds after which a healthy rank's record is read again: before half of it is gone."""
+        held = self._records.get(track.rank)
+        busy_s = float("inf") if held is None else held.covers_s / 2
+        return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
 
     def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
         """Hosts of ranks, sorted, each once."""
