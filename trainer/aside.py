@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from trainer.rank import Rank
 
 
-def after_step(rank: Rank, *, step: int, committed: bool, loss: float, seconds: float) -> None:
+def after_step(
+    rank: Rank, *, step: int, committed: bool, loss: float | None, seconds: float
+) -> None:
     """After a try that led to `step`: say how it went, and do what is due."""
     opt = rank.opt
     if not committed or (opt.log_every and step % opt.log_every == 0):
@@ -28,8 +30,8 @@ def after_step(rank: Rank, *, step: int, committed: bool, loss: float, seconds: 
         fingerprint(rank, step)
     if opt.evaluate_every and step % opt.evaluate_every == 0:
         with rank.reporter.phase("evaluation"):
-            loss = evaluate(rank)
-        rank.record.write("evaluation", step=step, loss=loss)
+            unseen = evaluate(rank)
+        rank.record.write("evaluation", step=step, loss=unseen)
     if due(opt, step) and opt.checkpoint_dir:
         with rank.reporter.phase("checkpoint"):
             checkpoint.save(
@@ -42,20 +44,21 @@ def after_step(rank: Rank, *, step: int, committed: bool, loss: float, seconds: 
             )
 
 
-def say(rank: Rank, *, step: int, committed: bool, loss: float, seconds: float) -> None:
+def say(rank: Rank, *, step: int, committed: bool, loss: float | None, seconds: float) -> None:
     """One line about a step: for programs from every rank, for people from group rank 0."""
     groups = rank.exchange.lead.num_participants()
     rank.record.write(
         "step",
         step=step,
         committed=committed,
-        loss=loss if math.isfinite(loss) else None,
+        loss=loss if loss is not None and math.isfinite(loss) else None,
         participants=groups,
         seconds=round(seconds, 6),
     )
     if rank.place.group_rank == 0:
         print(
-            f"{rank.place.name}  step {step}  loss {loss:.3f}  groups {groups}  "
+            f"{rank.place.name}  step {step}  "
+            f"{'heals' if loss is None else f'loss {loss:.3f}'}  groups {groups}  "
             f"{seconds * 1e3:.0f} ms{'' if committed else '  NOT COMMITTED'}",
             flush=True,
         )

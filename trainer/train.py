@@ -76,7 +76,9 @@ def meet_every_step(rank: Rank) -> int:
         step = exchange.current_step()
         rank.reporter.begin_step(step)
         committed, loss = try_step(rank, step)
-        rank.reporter.end_step(step, committed=committed, loss=loss, tokens=tokens(opt))
+        rank.reporter.end_step(
+            step, committed=committed, loss=loss, tokens=0 if loss is None else tokens(opt)
+        )
         aside.after_step(
             rank,
             step=exchange.current_step(),  # of the job; a heal jumps ahead
@@ -87,8 +89,12 @@ def meet_every_step(rank: Rank) -> int:
     return exchange.current_step()
 
 
-def try_step(rank: Rank, step: int) -> tuple[bool, float]:
-    """Whether the step counts, and its loss: the mean over this group."""
+def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
+    """Whether the step counts, and its loss: the mean over this group.
+
+    None while the group heals: it computed with weights that it is about to lose, and brought
+    nothing to the step.
+    """
     reporter, injector, pieces, exchange = rank.reporter, rank.injector, rank.pieces, rank.exchange
     with reporter.phase("communication"):
         exchange.start_quorum()  # returns at once; whoever needs the quorum waits for it below
@@ -127,6 +133,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float]:
         if rank.opt.clip:
             clip(rank, squares)
         pieces.unpack()
+        took_part = exchange.lead.is_participating()
         committed = exchange.should_commit()  # a healing group loads its new weights in here
 
     with reporter.phase("optimizer"):
@@ -136,7 +143,8 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float]:
             if injector.take_corruption():
                 broken.flip_bit(rank.network)
             publish_fingerprint(rank, exchange.current_step())
-    return committed, float(mean_loss) * injector.take_spike()
+    loss = float(mean_loss) * injector.take_spike()
+    return committed, loss if took_part else None
 
 
 def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
@@ -165,7 +173,8 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
             if micro == 0:
                 injector.strike("backward")
             (loss / count).backward()
-            total += loss.detach() / count
+            loss = loss.detach()
+            total += loss / count
             # Asked before anybody else's numbers are in it: that tells who was first. What FSDP2
             # leaves of the gradient is the whole group's already.
             own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
