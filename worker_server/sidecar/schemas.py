@@ -112,6 +112,7 @@ _STEP: Final = _object(
             {"type": ["integer", "null"]},
         ),
         "commit_failures": _COUNT,
+        "held_s": _says("inside of collectives, outside of phase `communication`", _SECONDS),
         "tags": _list(_TEXT),
         "counters": _map(_NUMBER),
         "source": _says("who reports the steps", _TEXT),

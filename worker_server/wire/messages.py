@@ -195,6 +195,10 @@ class StepState:
     """Number of the last step that was committed; None before the first of this process."""
     commit_failures: int = 0
     """Attempts that ended without a commit in the life of this process; only grows."""
+    held_s: float | None = None
+    """Seconds of `seconds` that the rank was held inside of collectives though no phase said that
+    it waits: FSDP's lie within forward and backward. Collectives that it has left; only grows.
+    None: its WorkerServer does not tell."""
     tags: tuple[str, ...] = ()
     """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
     counters: Mapping[str, float] = field(default_factory=dict)

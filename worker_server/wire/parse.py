@@ -173,6 +173,7 @@ def _parse_step(data: Any) -> StepState:
         seconds=_parse_seconds(data),
         committed_step=_int(data, "committed_step", None),
         commit_failures=_int(data, "commit_failures", 0),
+        held_s=_seconds(data, "held_s", None),
         tags=_texts(data, "tags"),
         counters={str(name): _float(counters, name) for name in counters},
         source=_str(data, "source", SOURCE_REPORTER),

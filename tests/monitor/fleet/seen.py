@@ -133,6 +133,7 @@ class Seen(Quorum):
             errored=rank.errored,
             commit_failures=rank.failures,
             committed_step=rank.committed,
+            held_s=rank.held_s if self.tells_held else None,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
             loss=rank.loss,
