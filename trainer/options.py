@@ -158,9 +158,9 @@ def parser() -> argparse.ArgumentParser:
     split = top.add_argument_group("inside a group")
     split.add_argument(
         "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="where to train: NCCL with cuda, gloo with cpu (default: cuda where there is one)",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
     )
     split.add_argument(
         "--tensor-parallel",

@@ -59,8 +59,6 @@ def read_place(device: str) -> Place:
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
