@@ -24,7 +24,7 @@ from monitor.names import GroupName, Host, RankName, ReplicaId
 from monitor.pace import PaceMeter
 from monitor.prints import PrintBook
 from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
-from worker_server.wire import FlightRecord
+from worker_server.wire import RING_CALLS, FlightRecord
 
 _FORGET_S: Final = 3600.0
 COLLECTIVES_A_STEP: Final = 10
@@ -42,9 +42,12 @@ class Reading:
 
     @property
     def covers_s(self) -> float:
-        """Seconds after which the rank's ring holds nothing of this any more, at its pace then."""
+        """Seconds in which the rank's ring turned over, at the pace of its newer half."""
         ring = self.answer.ring
-        return ring[0].enter_age_s if ring and self.answer.dropped else float("inf")
+        newer = ring[len(ring) // 2 :]
+        if len(newer) < 2:
+            return float("inf")
+        return RING_CALLS * (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
 
 
 @dataclass(frozen=True, slots=True)

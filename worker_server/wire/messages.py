@@ -45,6 +45,9 @@ SOURCE_REPORTER: Final = "reporter"
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
 an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
 
+RING_CALLS: Final = 1024
+"""Collectives that a rank's own record holds: the newest ones."""
+
 ACROSS: Final = "torchft"
 """Process groups whose name begins so span replica groups: their members are replica ranks, and
 waiting in them is waiting for other groups."""
