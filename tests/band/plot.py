@@ -60,6 +60,11 @@ def draw(runs: Sequence[Mapping[str, Any]], command: str) -> str:
             f'fill="{_COLOURS[number]}"/><text x="{_WIDTH - 236}" y="{y - 3}">'
             f"{escape(run['run'])}</text>"
         )
+    y = _TOP + 20 + 18 * len(runs)
+    parts.append(
+        f'<rect x="{_WIDTH - 260}" y="{y - 13}" width="18" height="12" fill="#f3d6d6"/>'
+        f'<text x="{_WIDTH - 236}" y="{y - 3}">a group is sick, evicted, away</text>'
+    )
     return "\n".join([*parts, "</g>", "</svg>", ""])
 
 
