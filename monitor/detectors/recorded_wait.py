@@ -3,8 +3,8 @@
 Theory of operation. DDP's reducer calls its collectives from C++, so no head of such a job moves in
 a step, and a rank that waits in one looks like a rank that pauses. Once every rank of a replica
 group stands still, in no collective by its heads, for half of what it is allowed, the group is
-*quiet*, and its records are asked for. Who has not entered what others wait in, by records that were
-read while nobody moved, is missing there as if heads had shown it; those who wait are held.
+*quiet*, and its records are asked for. Who has not entered what others wait in, by records that
+were read while nobody moved, is missing there as if heads had shown it; those who wait are held.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 """Findings of a rank that others wait for."""
 
 
-def quiet_groups(
-    history: History, standing: Mapping[RankName, Standing]
-) -> tuple[GroupName, ...]:
+def quiet_groups(history: History, standing: Mapping[RankName, Standing]) -> tuple[GroupName, ...]:
     """Replica groups in which nobody moves and nothing tells why; sorted.
 
     Of one rank alone there is nobody in the group to wait for it.

@@ -4,11 +4,14 @@ Theory of operation. Heads at every tick show who is missing (`outside`). They d
 wait: DDP's reducer calls collectives from C++. So the records of the group are asked for once the
 rank has stood still for half the floor, and judged by the analysis that also judges dumps: what it
 names is accused. They are asked for as well where a whole group stands still and no head shows a
-wait: then it is they that point, see `recorded_wait`. Where it has nothing to say, because the wait lies between replica groups, a
-single missing rank is accused and several of one group are "cannot tell".
+wait: then it is they that point, see `recorded_wait`. Where they have nothing to say, because the
+wait lies between replica groups, a single missing rank is accused and several of one group are
+"cannot tell".
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from monitor.analysis.finding import Fault, Finding
 from monitor.detectors.recorded import Opinion, opinion, sure
@@ -40,18 +43,24 @@ def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
         for rank in graph.suspects
         if graph.standing[rank] is Standing.OUTSIDE
     }
-    members = (track for group in sorted(groups) for track in history.groups().get(group, ()))
-    return tuple(
-        track.rank for track in members if track.fresh is not None and not _has(history, track)
-    )
+    members = (history.groups().get(group, ()) for group in sorted(groups))
+    return tuple(track.rank for group in members for track in _unread(history, group))
 
 
-def _has(history: History, track: RankTrack) -> bool:
-    """Whether a record of this stall is at hand, and not for too long."""
+def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
+    """Members without a record of this stall; when all have one, those whose is due again.
+
+    Only so many are read in a tick: in a large group the first would be due before the last was.
+    """
+    there = [track for track in members if track.fresh is not None]
+    lacking = [track for track in there if not _has(history, track, track.stall_s)]
+    repeat_s = history.config.record_repeat_s
+    return lacking or [track for track in there if not _has(history, track, repeat_s)]
+
+
+def _has(history: History, track: RankTrack, within_s: float) -> bool:
     age_s = history.record_age_s(track.rank)
-    if history.answer(track) is None or age_s is None:
-        return False
-    return age_s <= min(track.stall_s, history.config.record_repeat_s)
+    return history.answer(track) is not None and age_s is not None and age_s <= within_s
 
 
 def _judge(

@@ -10,8 +10,8 @@ phase they report. A rank alone that stands still for
 longer than its allowance is a root. Whoever reaches a root is its victim. Edges may
 name too many ranks, never too few: an edge to a rank that moves accuses nobody. When all pause at
 once and nobody waits, it is the job that pauses, and no rank. What ranks that report no phases of
-their own are doing follows from the heads of their process groups, see `outside`, and where heads do not
-move from their records, see `recorded_wait`.
+their own are doing follows from the heads of their process groups, see `outside`, and where heads
+do not move from their records, see `recorded_wait`.
 (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
 """
 

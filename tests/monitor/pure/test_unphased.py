@@ -168,6 +168,15 @@ def test_a_hang_that_no_head_shows_is_found_in_the_records_of_a_group_that_stand
     assert drive.fired[incident.id] <= 53.0
 
 
+def test_a_group_is_read_whole_though_only_a_few_records_are_read_in_a_tick() -> None:
+    def few(snapshot: Snapshot) -> Snapshot:
+        first = dict(sorted(snapshot.records.items())[:2])
+        return replace(hidden(snapshot), records=first)
+
+    drive = Drive(ddp(40, at(20, hang("rg_0.39", "data"))), alter=few).run(80)
+    assert drive.incident("not_entered").culprits == ("rg_0.39",)
+
+
 def test_without_records_a_group_that_stands_still_accuses_nobody() -> None:
     def blind(snapshot: Snapshot) -> Snapshot:
         return without_records(hidden(snapshot))
