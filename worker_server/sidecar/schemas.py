@@ -192,6 +192,7 @@ _RECORD: Final = _object(
         "torch": _says("torch's fr_trace_json", {"type": "object"}),
         "torch_age_s": _SECONDS,
         "torch_error": _TEXT,
+        "torch_last_age_s": _says("since the youngest entry of `torch` was made", _SECONDS),
         "torch_only": _list(_WHOLE),
         "cursor": _says("RING.TORCH.MOMENT: give it back as ?since=", _TEXT),
         "sources": _map(_TEXT),

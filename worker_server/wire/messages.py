@@ -344,6 +344,9 @@ class FlightRecord:
     """Give it back as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it cannot say."""
+    torch_last_age_s: float | None = None
+    """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
+    none, or nobody can tell because the clock was set since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -407,6 +407,7 @@ def parse_flight_record(data: Any) -> FlightRecord:
         torch=_get(data, "torch", (Mapping,), None),
         torch_age_s=_seconds(data, "torch_age_s", None),
         torch_error=_str(data, "torch_error", None),
+        torch_last_age_s=_seconds(data, "torch_last_age_s", None),
         torch_only=_numbers(data, "torch_only"),
         cursor=_str(data, "cursor", None),
         sources={str(part): _str(sources, part) for part in sources},
