@@ -32,7 +32,7 @@ from torchft.process_group import (  # noqa: E402
 )
 
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives, torchft_groups, torchft_hook  # noqa: E402
+from worker_server import collectives, torchft_groups, torchft_times  # noqa: E402
 from worker_server.page import layout  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402
@@ -251,7 +251,7 @@ def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_
     assert ring()[0].error == "RuntimeError: given up: the group was configured for quorum 5"
     (head,) = PageReader(tmp_path / "a.page").heads(NOW)
     assert (head.enqueued, head.completed, head.size) == (1, 1, 1)
-    assert PageReader(tmp_path / "a.page").times()["reconfigure"][0] == 2
+    assert PageReader(tmp_path / "a.page").times()["reconfigure"].done == 2
 
 
 def test_a_second_group_has_a_name_of_its_own(gloo, ring, store):
@@ -330,7 +330,7 @@ def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
         def send_checkpoint(self, dst_ranks, step, state_dict, timeout):
             return "sent"
 
-    torchft_hook._time_transport(Transport())
-    torchft_hook._time_transport(Transport())
+    torchft_times.time_transport(Transport())
+    torchft_times.time_transport(Transport())
     assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
-    assert PageReader(tmp_path / "a.page").times()["staging"][0] == 1
+    assert PageReader(tmp_path / "a.page").times()["staging"].done == 1
