@@ -11,6 +11,7 @@ from monitor.config import KeeperConfig
 from monitor.history import History
 from monitor.incident import Incident
 from monitor.tracker.ending import out_of_quorum
+from monitor.tracker.resuming import lost_steps, resumed_s
 from monitor.tracker.story import noted
 
 
@@ -20,10 +21,13 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
     since_s = marks.evict_asked_s
     if since_s is None and not incident.open:
         since_s = marks.firing_s
-    if not incident.groups:
-        return incident  # nobody's fault, nobody to come back
     if since_s is None or now_s - since_s > config.follow_s:
         return incident
+    if marks.resumed_s is None:
+        incident = _resuming(history, incident, since_s)
+        marks = incident.milestones
+    if not incident.groups:
+        return incident  # nobody's fault, nobody to come back
     asked = marks.evict_asked_s is not None
     if asked and marks.left_quorum_s is None and out_of_quorum(history, incident):
         marks = replace(marks, left_quorum_s=now_s)
@@ -44,6 +48,19 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
             marks = replace(marks, rejoined_s=back_s)
             incident = noted(incident, back_s, "rejoined", "the group commits again")
     return replace(incident, milestones=marks)
+
+
+def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with what it cost in steps so far, and with the end of that when it is there."""
+    incident = replace(incident, lost_steps=lost_steps(history, incident))
+    at_s = resumed_s(history, incident, since_s)
+    if at_s is None or incident.before is None:
+        return incident
+    marks = replace(incident.milestones, resumed_s=at_s)
+    groups, lost = incident.before.participants, incident.lost_steps
+    told = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
+    reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{told}"
+    return noted(replace(incident, milestones=marks), at_s, "resumed", reason)
 
 
 def _rejoined_s(history: History, incident: Incident) -> float | None:
