@@ -17,17 +17,21 @@ from monitor.tracker.story import noted
 
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
     """The incident with the milestones that this tick shows."""
-    marks, now_s = incident.milestones, history.now_s
-    since_s = marks.evict_asked_s
+    since_s = incident.milestones.evict_asked_s
     if since_s is None and not incident.open:
-        since_s = marks.firing_s
-    if since_s is None or now_s - since_s > config.follow_s:
+        since_s = incident.milestones.firing_s
+    if since_s is None or history.now_s - since_s > config.follow_s:
         return incident
-    if marks.resumed_s is None:
+    if incident.groups:  # else nobody's fault, nobody to come back
+        incident = _going_and_coming(history, incident, since_s)
+    if incident.milestones.resumed_s is None:
         incident = _resuming(history, incident, since_s)
-        marks = incident.milestones
-    if not incident.groups:
-        return incident  # nobody's fault, nobody to come back
+    return incident
+
+
+def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with what its groups and the others do."""
+    marks, now_s = incident.milestones, history.now_s
     asked = marks.evict_asked_s is not None
     if asked and marks.left_quorum_s is None and out_of_quorum(history, incident):
         marks = replace(marks, left_quorum_s=now_s)
