@@ -176,10 +176,9 @@ def _time_metrics(times: Mapping[str, wire.Took], labels: tuple[str, ...]) -> It
     for name, (metric, text) in _BYTES.items():
         took = times.get(name)
         yield _counter(metric, text, labels, took.sum_bytes if took is not None else None)
-    applied = times.get("apply")
     yield _counter(
         "heals", "states of another group taken over, to heal", labels,
-        applied.done if applied is not None else None,
+        times.get("apply", wire.Took()).done if times else None,
     )  # fmt: skip
 
 
