@@ -31,8 +31,9 @@ from torchft.process_group import (  # noqa: E402
     ProcessGroupGloo,
 )
 
+from tests.worker_server import torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives, torchft_groups, torchft_times  # noqa: E402
+from worker_server import collectives, torchft_groups, torchft_times, wire  # noqa: E402
 from worker_server.page import layout  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402
@@ -57,6 +58,12 @@ def job(tmp_path_factory):
     assert codes == [0, 9]
     pages = {name: PageReader(folder / f"{name}.page") for name in "ab"}
     return pages, steps["a"]
+
+
+def over_the_wire(step):
+    process = wire.Process(alive=True, state="S")
+    answer = wire.to_json(wire.StateReport(identity(world_size=1), process, step))
+    return wire.parse_state(json.loads(json.dumps(answer))).step
 
 
 def read(page):
@@ -124,12 +131,26 @@ def test_the_head_counts_in_the_newest_quorum(job):
 @pytest.mark.integration
 def test_quorums_configurations_and_checkpoints_are_timed(job):
     pages, seen = job
-    a, b = pages["a"].times(), pages["b"].times()
-    assert a["quorum"][0] == len(seen)
-    assert a["reconfigure"][0] == len({e.quorum for e in read(pages["a"])[0]})
-    assert (a["staging"][0], b["load"][0]) == (1, 1)
-    assert b["load"][1] > 0
-    assert "load" not in a
+    a = pages["a"].times()
+    assert a["quorum"].done == len(seen)
+    assert a["reconfigure"].done == len({e.quorum for e in read(pages["a"])[0]})
+
+
+@pytest.mark.integration
+def test_donor_and_healer_tell_what_the_heal_took(job):
+    """By what a monitor reads of them: `/v1/state` has no more than this."""
+    pages, _ = job
+    a, b = (over_the_wire(read(pages[name])[1]).times for name in "ab")
+    assert a.keys() == {"staging", "reconfigure"}
+    assert b.keys() == {"load", "apply", "reconfigure"}
+    nbytes = 4 * torchft_parent.WEIGHTS
+    for took in (a["staging"], b["load"], b["apply"]):
+        assert (took.done, took.sum_bytes, took.last_bytes) == (1, nbytes, nbytes)
+    for took in (*a.values(), *b.values()):
+        assert 0 < took.last_s <= took.sum_s < 30
+    assert b["load"].last_s > nbytes / 100e9  # no wire is that fast
+    assert b["apply"].last_s < b["load"].last_s + 5
+    assert a["reconfigure"].done > b["reconfigure"].done == 1
 
 
 # -- groups of one, in this process ------------------------------------------------------------
