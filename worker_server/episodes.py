@@ -1,10 +1,10 @@
-"""What several TorchFT Managers of one rank do for the same thing, as one. Standard library only.
+"""What several TorchFT Managers of one rank do in one go, as one. Standard library only.
 
 Theory of operation. A rank may own a Manager for each piece of its model. When it heals, each loads
-its own piece, in parallel or one after the other; people ask how long *the rank* took. So calls of
-different owners that overlap, or that bear the same key (the step that is loaded, the quorum that
-is configured) and follow closely upon each other, are one episode. Its seconds are those in which
-any of them was at it, its bytes are added up, and it counts once.
+its own piece, in parallel or one after the other, and perhaps a step apart; people ask how long
+*the rank* took. So calls of different owners that overlap, or follow closely upon each other, are
+one episode; the next call of an owner that was in it already begins another. The seconds of an
+episode are those in which any of them was at it, its bytes are added up, and it counts once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 _CLOSELY_S: Final = 5.0
-"""Keys come again (quorum ids of several Lighthouses are near each other): an episode that has been
-over for longer than this is over.
+"""An episode that has been over for longer than this is over: pieces that heal in one go are a step
+or two apart, and a step of those who wait for them is seldom longer.
 """
 
 Span = tuple[float, float]
@@ -24,36 +24,27 @@ class Episodes:
 
     def __init__(self) -> None:
         self._owners: set[int] = set()
-        self._key: int | None = None
         self._spans: list[Span] = []
 
-    def take(self, owner: int, key: int | None, begin_s: float, end_s: float) -> tuple[float, bool]:
+    def take(self, owner: int, begin_s: float, end_s: float) -> tuple[float, bool]:
         """Take in a call that is over.
 
         Args:
             owner: who made it; one owner's calls are never parts of the same episode.
-            key: what it was for; None: not known.
             begin_s: when it began, by a clock that does not go back.
             end_s: when it ended. One before the beginning is taken for the beginning.
 
         Returns:
             The seconds that it adds to its episode, and whether that episode had begun before.
         """
-        span = begin_s, max(begin_s, end_s)
-        again = owner not in self._owners and self._belongs(key, span)
+        last_s = max((until_s for _, until_s in self._spans), default=float("-inf"))
+        again = owner not in self._owners and begin_s - last_s <= _CLOSELY_S
         if not again:
-            self._owners, self._key, self._spans = set(), key, []
+            self._owners, self._spans = set(), []
         covered_s = _covered_s(self._spans)
         self._owners.add(owner)
-        self._spans.append(span)
+        self._spans.append((begin_s, max(begin_s, end_s)))
         return _covered_s(self._spans) - covered_s, again
-
-    def _belongs(self, key: int | None, span: Span) -> bool:
-        begin_s, end_s = span
-        if any(begin_s < until_s and since_s < end_s for since_s, until_s in self._spans):
-            return True
-        last_s = max((until_s for _, until_s in self._spans), default=float("-inf"))
-        return key is not None and key == self._key and begin_s - last_s <= _CLOSELY_S
 
 
 def _covered_s(spans: list[Span]) -> float:

@@ -53,10 +53,10 @@ class Meter:
         self._loaded: dict[int, tuple[float, int]] = {}
         """Transport -> when its last load was over, and its bytes; until it is applied."""
 
-    def add(self, kind: int, owner: object, key: int | None, span: Span, nbytes: int = 0) -> None:
+    def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
         """Count a call that is over."""
         with self._lock:
-            seconds, again = self._episodes[kind].take(id(owner), key, *span)
+            seconds, again = self._episodes[kind].take(id(owner), *span)
             self._page.add_time(kind, seconds, nbytes, again=again)
             if kind == layout.TIME_LOAD:
                 self._loaded[id(owner)] = span[1], nbytes
@@ -67,8 +67,7 @@ class Meter:
             loaded = self._loaded.pop(id(getattr(manager, "_checkpoint_transport", None)), None)
         if loaded is not None:
             loaded_s, nbytes = loaded
-            step = _int(getattr(manager, "_step", None))
-            self.add(layout.TIME_APPLY, manager, step, (max(begin_s, loaded_s), end_s), nbytes)
+            self.add(layout.TIME_APPLY, manager, (max(begin_s, loaded_s), end_s), nbytes)
 
 
 _clock = _Clock()
@@ -117,7 +116,7 @@ def timed_configure(done: Callable[[Any, dict[str, Any]], None]) -> Callable[[Me
         def configure(self: Any, *args: Any, **kwargs: Any) -> Any:
             def over(_: object, span: Span) -> None:
                 values = _named(names, args, kwargs)
-                _add(layout.TIME_RECONFIGURE, self, _int(values.get("quorum_id")), span)
+                _add(layout.TIME_RECONFIGURE, self, span)
                 done(self, values)
 
             return _timed(over, original, self, args, kwargs)
@@ -145,7 +144,7 @@ def _timed_staging(original: Method) -> Method:
         def over(_: object, span: Span) -> None:
             values = _named(("dst_ranks", "step", "state_dict"), args, kwargs)
             nbytes = state_bytes(values.get("state_dict"))
-            _add(layout.TIME_STAGING, self, _int(values.get("step")), span, nbytes)
+            _add(layout.TIME_STAGING, self, span, nbytes)
 
         return _timed(over, original, self, args, kwargs)
 
@@ -155,8 +154,7 @@ def _timed_staging(original: Method) -> Method:
 def _timed_load(original: Method) -> Method:
     def recv_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
         def over(state: object, span: Span) -> None:
-            values = _named(("src_rank", "metadata", "step"), args, kwargs)
-            _add(layout.TIME_LOAD, self, _int(values.get("step")), span, state_bytes(state))
+            _add(layout.TIME_LOAD, self, span, state_bytes(state))
 
         return _timed(over, original, self, args, kwargs)
 
@@ -225,7 +223,7 @@ def quorum_is_there() -> None:
     asking, _clock.asking = _clock.asking, None
     if asking is not None:
         manager, begin_s = asking
-        safely(_add, layout.TIME_QUORUM, manager, None, (begin_s, monotonic()))
+        safely(_add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
 
 
 def quorum_is_over() -> None:
@@ -257,14 +255,10 @@ def _timed(
     return result
 
 
-def _add(kind: int, owner: object, key: int | None, span: Span, nbytes: int = 0) -> None:
+def _add(kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
     if _meter is not None:
-        _meter.add(kind, owner, key, span, nbytes)
+        _meter.add(kind, owner, span, nbytes)
 
 
 def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
     return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

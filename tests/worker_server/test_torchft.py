@@ -31,7 +31,7 @@ from torchft.process_group import (  # noqa: E402
     ProcessGroupGloo,
 )
 
-from tests.worker_server import torchft_parent  # noqa: E402
+from tests.worker_server import pieces_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
 from worker_server import collectives, torchft_groups, torchft_times, wire  # noqa: E402
 from worker_server.page import layout  # noqa: E402
@@ -151,6 +151,22 @@ def test_donor_and_healer_tell_what_the_heal_took(job):
     assert b["load"].last_s > nbytes / 100e9  # no wire is that fast
     assert b["apply"].last_s < b["load"].last_s + 5
     assert a["reconfigure"].done > b["reconfigure"].done == 1
+
+
+@pytest.mark.integration
+def test_a_rank_with_a_manager_for_each_piece_of_its_model_tells_one_heal(tmp_path):
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.pieces_parent", str(tmp_path)],
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip().endswith("[0, 0]")
+    a, b = (PageReader(tmp_path / f"{name}.page").times() for name in "ab")
+    nbytes = 4 * sum(pieces_parent.PIECES)
+    assert (b["load"].done, b["load"].sum_bytes) == (1, nbytes)
+    assert (b["apply"].done, b["apply"].sum_bytes) == (1, nbytes)
+    assert (a["staging"].done, a["staging"].sum_bytes) == (1, nbytes)
+    assert 0 < b["load"].sum_s < 30
 
 
 # -- groups of one, in this process ------------------------------------------------------------
