@@ -64,23 +64,26 @@ def _of(rows: Sequence[Row], what: str) -> list[Row]:
 def _sizes(rows: Sequence[Row], what: str) -> str:
     unit, scale = ("ms", 1e3) if what == "staging" else ("s", 1.0)
     mine = _of(rows, what)
-    heads = ["state", f"median, {unit}", "worst", f"{mine[0]['yard']}, {unit}", "ratio", "MB/s",
+    heads = ["state", f"median, {unit}", "worst", f"{mine[0]['yard']}, {unit}", "ratio",
              "a rank tells", "tries", "load"]  # fmt: skip
+    if what == "load":
+        heads.insert(5, "MB/s")
     lines = []
     for row in sorted(mine, key=lambda one: one["bytes"]):
         took_s, yard_s = median(row["took_s"]), median(row["yard_s"])
-        rate = f"{row['bytes'] / took_s / 1e6:,.0f}" if what == "load" else "-"
-        lines.append(
-            [f"{row['size_mb']} MB", _figure(took_s * scale), _figure(max(row["took_s"]) * scale),
-             _figure(yard_s * scale), f"{took_s / yard_s:.2g}", rate,
-             _figure(median(row["told_s"]) * scale), str(len(row["took_s"])), f"{row['load']:.0f}"]
-        )  # fmt: skip
+        line = [f"{row['size_mb']} MB", _figure(took_s * scale),
+                _figure(max(row["took_s"]) * scale), _figure(yard_s * scale),
+                f"{took_s / yard_s:.2g}", _figure(median(row["told_s"]) * scale),
+                str(len(row["took_s"])), f"{row['load']:.0f}"]  # fmt: skip
+        if what == "load":
+            line.insert(5, f"{row['bytes'] / took_s / 1e6:,.0f}")
+        lines.append(line)
     return _table(heads, lines)
 
 
 def _reconfigure(rows: Sequence[Row]) -> str:
     heads = ["groups", "median, ms", "worst", "a meeting in a TCPStore, ms", "ratio", "rounds",
-             "over 1 s", "load"]  # fmt: skip
+             "rounds over 1 s", "load"]  # fmt: skip
     lines = []
     for row in _of(rows, "reconfigure"):
         took_s, yard_s = median(row["took_s"]), median(row["yard_s"])
@@ -156,6 +159,8 @@ def _recoveries(rows: Sequence[Row]) -> str:
              "apply, s", "reconfigure, s", "donor stages, s"]  # fmt: skip
     lines = []
     mine = _of(rows, "recovery")
+    if not mine:
+        return "Not measured yet."
     for fault in dict.fromkeys(row["fault"] for row in mine):
         some = [row for row in mine if row["fault"] == fault]
 

@@ -119,9 +119,9 @@ def healer(pipe: Any, nbytes: int, tries: int, where: Row) -> None:
         plain.append(timed(_receive_plainly, where["port"], room))
 
         def load() -> None:
-            found.clear()
             found.update(transport.recv_checkpoint(0, where["metadata"], 1, LIMIT))
 
+        found.clear()
         loaded.append(timed(load))
         told.append(hook.last_s("load"))
     last = found["user"]["default"][f"w{TENSORS - 1}"]
