@@ -54,11 +54,11 @@ def _whole(history: History, track: RankTrack, before: Strength, *, same: bool) 
 
 def lost_steps(history: History, incident: Incident) -> int | None:
     """Attempts without a commit since the fault began, at least; None where nobody can tell."""
+    if incident.before is None:
+        return None
     counts = [
         sum(count for at_s, count in track.failed if at_s > incident.verdict.since_s)
         for track in history.present()
         if track.group not in incident.groups and track.step is not None
     ]
-    if incident.before is None or not counts:
-        return incident.lost_steps
-    return max(*counts, incident.lost_steps or 0)
+    return max(*counts, incident.lost_steps or 0) if counts else incident.lost_steps
