@@ -8,7 +8,8 @@ came back to the same phase is not stalled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.names import GroupName, RankName
@@ -33,6 +34,8 @@ UNDECLARED: Final = "other"
 INSIDE: Final = "inside a collective"
 """Where ranks stand that are all in one and wait for its end."""
 
+_FAILED_MAX: Final = 64
+"""More of them in a row are a fault of their own, not what one of another group costs."""
 _RUNNING: Final = ("R", "D")
 """States of a main thread that works, wants to work or waits for the disk."""
 
@@ -76,6 +79,8 @@ class RankTrack:
     last_commit_s: float | None = None
     was_alive: bool = False
     """Whether this monitor ever saw the process alive."""
+    failed: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_FAILED_MAX))
+    """Attempts without a commit: the tick that showed them, and how many; the latest."""
 
     @property
     def rank(self) -> RankName:
@@ -189,6 +194,8 @@ class RankTrack:
             return
         if step.healing:
             self.healed_commits = step.commits
+        if before is not None and step.commit_failures > before.commit_failures:
+            self.failed.append((now_s, step.commit_failures - before.commit_failures))
         if step.last_commit_age_s is not None:
             self.last_commit_s = now_s - step.last_commit_age_s
             if self.first_commit_s is None and (before is not None or step.commits == 1):

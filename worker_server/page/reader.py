@@ -103,6 +103,7 @@ class PageReader(AsideReader):
             source=self.source(),
             spoilt=self.spoilt(now_ns),
             prints=self.prints(),
+            times={name: took for name, took in self.times().items() if name in wire.TIMES},
         )
 
     def _phases_begun(self) -> tuple[int, int]:

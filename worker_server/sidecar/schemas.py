@@ -139,6 +139,18 @@ _STEP: Final = _object(
             },
             {},
         ),
+        "times": _says(
+            "what TorchFT's parts took in the life of this process, by name (staging, load, apply, "
+            "reconfigure); absent: not done",
+            _map(
+                _row(
+                    "[count, seconds in all, seconds of the last] and, of a state, [bytes in all, "
+                    "bytes of the last]",
+                    [_COUNT, _SECONDS, _SECONDS, _COUNT, _COUNT],
+                    3,
+                )
+            ),
+        ),
     },
 )
 _HEAD: Final = _row(

@@ -33,6 +33,7 @@ from worker_server.wire.messages import (
     StepLog,
     StepRow,
     StepState,
+    Took,
     Trace,
     WireError,
     expected_committed_step,
@@ -179,6 +180,7 @@ def _parse_step(data: Any) -> StepState:
         source=_str(data, "source", SOURCE_REPORTER),
         spoilt=_parse_spoilt(data),
         prints=_parse_prints(data),
+        times=_parse_times(data),
     )
     if "committed_step" in data:
         return step
@@ -216,6 +218,29 @@ def _parse_prints(data: Any) -> Prints | None:
 def _parse_seconds(data: Any) -> dict[str, float]:
     seconds = _get(data, "seconds", (Mapping,), {})
     return {str(name): _seconds(seconds, name) for name in seconds}
+
+
+def _parse_times(data: Any) -> dict[str, Took]:
+    times = _get(data, "times", (Mapping,), {})
+    return {str(name): _parse_took(_get(times, name, (list, tuple))) for name in times}
+
+
+def _parse_took(row: Any) -> Took:
+    told = dict(zip(Took._fields, row, strict=False))
+    return Took(
+        _count(told, "done"),
+        _seconds(told, "sum_s", 0.0),
+        _seconds(told, "last_s", 0.0),
+        _count(told, "sum_bytes", 0),
+        _count(told, "last_bytes", 0),
+    )
+
+
+def _count(data: Any, key: str, default: Any = _MISSING) -> int:
+    value = int(_int(data, key, default))
+    if value < 0:
+        raise WireError(f"{key!r} is {value}, expected 0 or more")
+    return value
 
 
 def _texts(data: Any, key: str) -> tuple[str, ...]:

@@ -75,6 +75,8 @@ class SimRank:
     tokens_a_step: int = 0
     failures: int = 0
     committed: int | None = None
+    quorum: tuple[int | None, int | None] = (None, None)
+    """Of its last attempt: id, and how many groups took part; one that heals does not."""
     log: list[tuple[int, int, float, dict[str, float]]] = field(default_factory=list)
     """Attempt, step, end and seconds so far, of each step committed."""
     across: int = 0

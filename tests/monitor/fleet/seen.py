@@ -127,8 +127,8 @@ class Seen(Quorum):
             if rank.committed_s is None
             else max(0.0, now_s - rank.committed_s),
             replica_id=rank.replica_id,
-            quorum_id=self.quorum_id,
-            participants=len(self.quorum),
+            quorum_id=rank.quorum[0],
+            participants=rank.quorum[1],
             healing=now_s < rank.healing_until_s or rank.healed,
             errored=rank.errored,
             commit_failures=rank.failures,
