@@ -23,6 +23,7 @@ TOGETHER: Final = {
         "tests/examples/test_torchft_ddp.py",
         "tests/examples/test_accelerate.py",
         "tests/examples/test_lightning.py",
+        "tests/killing/test_killing.py",
     ),
     "postgresql": (
         "tests/monitor/crash/",
