@@ -219,6 +219,23 @@ class Voice:
         if self._steps_thread == get_ident():
             self._loop.due = True
 
+    def note_loss(self, loss: Any) -> None:
+        """The latest loss, a mean over ranks, from a hook that is told it apart from the step.
+
+        It need not be the voice of the steps, but none that is nearer to the loop.
+        """
+        if self._steps_thread == _LOST or self._thread not in (0, get_ident()):
+            return
+        steps = self._floor.steps
+        if not self._loop.on or (steps is not None and steps.rank > self.rank):
+            return
+        try:
+            known = self._loss(loss)
+            if known is not None:
+                self._loop.note_loss(known)
+        except Exception as exc:  # noqa: BLE001
+            self._disable(exc)
+
     def _loss(self, loss: Any) -> float | None:
         try:
             return to_float(loss)

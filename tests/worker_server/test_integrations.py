@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 import pickle
 import subprocess
 import sys
 import tomllib
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.worker_server.ranks import ROOT
 from tests.worker_server.sources import WrittenDown
 from worker_server.integrations import lightning, torchtitan
 from worker_server.integrations.optimizer import StepCounter
+from worker_server.reporter import Reporter
 
 
 class Optimizer:
@@ -260,6 +262,33 @@ def test_the_fault_tolerant_trainer_has_phases_and_leaves_the_steps_to_torchft(t
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("trainer", ["Trainer", "FaultTolerantTrainer", "MyTrainer"])
+def test_while_the_trainer_is_made_the_rank_is_in_init(titan, trainer):
+    log, told = titan
+    for name in (f"{trainer}.Config.build_start", "AdamW.Config.build_start",
+                 "AdamW.Config.build_end", f"{trainer}.Config.build_end"):  # fmt: skip
+        log(name)
+    assert told.said == ["<init", "init>"]
+
+
+def test_a_step_of_the_optimizer_for_its_state_alone_is_no_step(page):
+    reporter, logger = Reporter(page), logging.Logger("stands for torchtitan's")
+    logger.addHandler(torchtitan.SpanHandler(reporter.from_source("torchtitan"), print))
+    optimizer, torchft = reporter.from_source("optimizer"), reporter.from_source("torchft")
+
+    def log(name):
+        extra = {"log_type": "event", "log_type_name": name, "step": None}
+        logger.info("text", extra=extra)
+
+    log("FaultTolerantTrainer.Config.build_start")
+    optimizer.step(0)
+    log("FaultTolerantTrainer.Config.build_end")
+    for name in ("checkpoint_load_start", "checkpoint_load_end"):
+        log(name)
+    torchft.begin_step(0)
+    assert (reporter.loop.facts.attempt, reporter.loop.facts.commits) == (1, 0)
+
+
 def test_a_training_that_took_its_process_groups_down_is_over(titan):
     log, told = titan
     log("torch_distributed_teardown_start")
@@ -274,6 +303,60 @@ def test_spans_of_asyncio_tasks_and_ends_without_a_beginning_are_left_alone(tita
     log("optim_end", 1)
     log("step_start", None)
     assert told.said == []
+
+
+class Metrics:
+    """torchtitan's, as far as the loss goes."""
+
+    def __init__(self):
+        self.logged = []
+
+    def log(self, step, global_avg_loss, global_max_loss, grad_norm, extra_metrics=None):
+        self.logged.append((step, global_avg_loss, global_max_loss, grad_norm, extra_metrics))
+        return "as before"
+
+
+@pytest.fixture
+def metrics(monkeypatch):
+    """Our ears in torchtitan's metrics, and what was heard."""
+    module, told = ModuleType("torchtitan.components.metrics"), WrittenDown()
+    module.MetricsProcessor = type("MetricsProcessor", (Metrics,), {})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    torchtitan.hear_losses(told.note_loss)
+    return module.MetricsProcessor(), told
+
+
+def test_the_loss_is_the_one_that_torchtitans_metrics_are_told(metrics):
+    processor, told = metrics
+    assert processor.log(4, 2.5, 2.75, 1.0, extra_metrics={"lr": 0.1}) == "as before"
+    assert processor.log(step=5, global_avg_loss=2.25, global_max_loss=2.5, grad_norm=1.0)
+    assert told.said == ["loss 2.5", "loss 2.25"]
+    assert processor.logged == [(4, 2.5, 2.75, 1.0, {"lr": 0.1}), (5, 2.25, 2.5, 1.0, None)]
+
+
+def test_a_sum_of_the_means_of_groups_is_not_taken_for_a_mean(metrics):
+    processor, told = metrics
+    processor.log(16, 8.06899, 4.95215, 1.6)  # two groups of two, seen with 0.3.0
+    assert told.said == ["loss 4.95215"]
+
+
+def test_a_loss_that_is_no_number_stays_none(metrics):
+    processor, told = metrics
+    processor.log(1, math.nan, 3.0, 1.0)
+    processor.log(2, object(), 3.0, 1.0)  # a tensor, or of another version: left alone
+    assert told.said == ["loss nan"]
+
+
+def test_metrics_of_another_version_cost_the_loss_and_nothing_else(monkeypatch):
+    module = ModuleType("torchtitan.components.metrics")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("LIGHTKEEPER", "0")
+    logger = logging.Logger("stands for torchtitan's")
+    monkeypatch.setenv("TITAN_STRUCT_LOGGER_HANDLERS", f"{FACTORY},other.factory")
+    monkeypatch.setattr("worker_server.attachment._attached", None)
+    with pytest.warns(RuntimeWarning, match="no loss"):
+        torchtitan.handler(structured_logger=logger, rank=0, source="training", output_dir="out")
+    assert [type(one).__name__ for one in logger.handlers] == ["SpanHandler"]
 
 
 FACTORY = "worker_server.integrations.torchtitan.handler"
