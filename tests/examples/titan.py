@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,8 @@ class Bench:
         return wait_for(trained, within_s=within_s, what=f"{count} ranks train; {self.logs()}")
 
     def state(self, rank: str) -> Row:
-        """The rank's own answer."""
-        answer: Row = requests.get(f"{self._row(rank)['url']}/v1/state", timeout=5).json()
-        return answer
+        """The step in the rank's own answer."""
+        return state_of(self._row(rank))
 
     def stop(self, rank: str) -> None:
         """Stop a rank, as a debugger or a swapping host would."""
@@ -106,21 +105,37 @@ class Bench:
         [row] = [row for row in self.monitor.get("/v1/snapshot")["ranks"] if row["rank"] == rank]
         return dict(row)
 
-    def named(self, within_s: float = 120) -> tuple[list[str], float]:
-        """The culprits of the first incident that fires, and how long that took."""
+    def fired(self) -> dict[str, Row]:
+        """Every incident that ever fired, by its id."""
+        items = self.monitor.get("/v1/incidents")["incidents"]
+        return {
+            item["id"]: item
+            for item in items
+            if any(line["to"] == "firing" for line in item["story"])
+        }
+
+    def named(self, known: Collection[str] = (), within_s: float = 120) -> Row:
+        """The first incident that fires and is none of these."""
         began = time.monotonic()
 
-        def fired() -> Row | None:
-            for item in self.monitor.get("/v1/incidents")["incidents"]:
-                if any(line["to"] == "firing" for line in item["story"]):
-                    return dict(item)
-            return None
+        def fresh() -> Row | None:
+            return next((item for key, item in self.fired().items() if key not in known), None)
 
-        item = wait_for(fired, within_s=within_s, what="an incident fires")
-        return item["culprits"], time.monotonic() - began
+        item = wait_for(fresh, within_s=within_s, what=f"an incident fires; {self.logs()}")
+        print(f"{item['kind']} {item['culprits']} after {time.monotonic() - began:.1f} s")
+        return item
 
     def logs(self) -> str:
         return f"logs in {self._folder}"
+
+
+def state_of(row: Row) -> Row:
+    """The step in the rank's own answer; empty when its WorkerServer is gone with it."""
+    try:
+        answer: Row = requests.get(f"{row['url']}/v1/state", timeout=5).json()["step"]
+    except requests.RequestException:
+        return {}
+    return answer
 
 
 @contextmanager
