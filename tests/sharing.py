@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 TOGETHER: Final = {
     # they train for real: two at once would ask for more than two cores have
-    "fleets": ("tests/integration/", "tests/campaign/", "tests/trainer/test_fleet.py"),
+    "fleets": (
+        "tests/integration/",
+        "tests/campaign/",
+        "tests/trainer/test_fleet.py",
+        "tests/examples/test_torchtitan.py",
+    ),
     "postgresql": (
         "tests/monitor/crash/",
         "tests/monitor/store/test_databases.py",

@@ -220,18 +220,12 @@ class Voice:
             self._loop.due = True
 
     def note_loss(self, loss: Any) -> None:
-        """The latest loss, a mean over ranks, from a hook that is told it apart from the step.
-
-        It need not be the voice of the steps, but none that is nearer to the loop.
-        """
+        """A mean over ranks, told apart; not heard if a voice nearer to the loop has the steps."""
         if self._steps_thread == _LOST or self._thread not in (0, get_ident()):
             return
-        steps = self._floor.steps
-        if not self._loop.on or (steps is not None and steps.rank > self.rank):
-            return
         try:
-            known = self._loss(loss)
-            if known is not None:
+            nearer = self._floor.steps is not None and self._floor.steps.rank > self.rank
+            if not nearer and (known := self._loss(loss)) is not None:
                 self._loop.note_loss(known)
         except Exception as exc:  # noqa: BLE001
             self._disable(exc)
