@@ -24,6 +24,7 @@ TOGETHER: Final = {
         "tests/examples/test_accelerate.py",
         "tests/examples/test_lightning.py",
         "tests/killing/test_killing.py",
+        "tests/examples/test_torchtitan.py",
     ),
     "postgresql": (
         "tests/monitor/crash/",
