@@ -19,9 +19,12 @@ TOGETHER: Final = {
         "tests/integration/",
         "tests/campaign/",
         "tests/trainer/test_fleet.py",
+        "tests/band/",
         "tests/examples/test_torchft_ddp.py",
         "tests/examples/test_accelerate.py",
         "tests/examples/test_lightning.py",
+        "tests/killing/test_killing.py",
+        "tests/examples/test_torchtitan.py",
     ),
     "postgresql": (
         "tests/monitor/crash/",
