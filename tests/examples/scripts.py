@@ -53,8 +53,13 @@ def texts(folder: Path, count: int) -> Path:
     folder.mkdir()
     for number in range(count):
         line = f"{number} green bottles hanging on the wall, "
-        (folder / f"text{number:02}.txt").write_text(line * 3, "utf-8")
+        (folder / text_name(number)).write_text(line * 3, "utf-8")
     return folder
+
+
+def text_name(number: int) -> str:
+    """The file at this place, for scripts sort by name."""
+    return f"text{number:04}.txt"
 
 
 def same_weights(one: Path, other: Path) -> bool:

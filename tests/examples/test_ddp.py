@@ -20,7 +20,7 @@ from tests.examples.hanging import (
     hung_and_healed,
     ours,
 )
-from tests.examples.scripts import Example, same_weights, texts
+from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank
@@ -48,7 +48,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def session(folder: Path) -> Iterator[Session]:
     arguments = ["--data", str(folder / "texts"), "--save", str(folder / "torchrun.pt")]
-    file = folder / "texts" / f"text{HUNG_FILE:02}.txt"
+    file = folder / "texts" / text_name(HUNG_FILE)
     with hung_and_healed(folder, DDP.script, arguments, file) as seen:
         yield seen
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.hanging import RANKS, Session, hung_and_healed, torchrun
-from tests.examples.scripts import Example, same_weights, texts
+from tests.examples.scripts import Example, same_weights, text_name, texts
 
 PYTHON = os.environ.get("LIGHTKEEPER_LIGHTNING_PYTHON", "")
 pytestmark = [
@@ -49,7 +49,7 @@ def arguments(folder: Path, name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def session(folder) -> Iterator[Session]:
-    file = folder / "texts" / f"text{HUNG_FILE:02}.txt"
+    file = folder / "texts" / text_name(HUNG_FILE)
     given = arguments(folder, "torchrun")
     with hung_and_healed(folder, LIGHTNING.script, given, file, PYTHON) as seen:
         yield seen

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.examples.hanging import asked, dead, firing, ours
-from tests.examples.scripts import Example, same_weights, texts
+from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.monitor.shell.lighthouses import installations, lighthouse_process
 from tests.monitor.shell.process import Monitor
 from tests.ports import free_port
@@ -36,15 +36,15 @@ pytestmark = [
 TORCHFT_DDP = Example("torchft_ddp")
 BATCH, GROUPS = 4, 2
 HANGS, WAITS, STEPS = 10, 20, 40
-"""Steps at which group 1 hangs, at which group 0 waits for group 1 to be back, and of the run."""
+"""Batches after which group 1 hangs, and group 0 waits for it to be back; steps of the run."""
 
 
 @dataclass
 class Story:
     """What was seen."""
 
-    accused: list[dict[str, Any]] = field(default_factory=list)
-    """Incidents that fired: of the hang, and of the death."""
+    incident: dict[str, Any] = field(default_factory=dict)
+    """Of the hang."""
     state: dict[str, Any] = field(default_factory=dict)
     """Of group 0, when group 1 was gone and it had trained on."""
     record: dict[str, Any] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Held:
 
 def file_of(group: int, step: int) -> str:
     """The first file of a group's batch: files are dealt out in turn."""
-    return f"text{GROUPS * BATCH * step + group:02}.txt"
+    return text_name(GROUPS * BATCH * step + group)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,9 @@ def folder(tmp_path_factory) -> Path:
 def story(folder) -> Iterator[Story]:
     (library, *_) = installations().values()
     hangs = Held(folder / "texts" / file_of(1, HANGS), folder / "hangs")
-    waits = Held(folder / "texts" / file_of(0, WAITS), folder / "waits")
+    begins, waits = (
+        Held(folder / "texts" / file_of(0, step), folder / f"pipe{step}") for step in (0, WAITS)
+    )
     with lighthouse_process(
         library, folder / "lighthouse.py", free_port(),
         min_replicas=1, join_timeout_ms=5000, heartbeat_timeout_ms=2000,
@@ -158,24 +160,23 @@ def story(folder) -> Iterator[Story]:
         job = Job(folder, monitor, lighthouse)
         try:
             monitor.ready()
-            yield _play(job, hangs, waits)
+            yield _play(job, begins, hangs, waits)
         finally:
             job.end()
             monitor.end()
 
 
-def _play(job: Job, hangs: Held, waits: Held) -> Story:
+def _play(job: Job, begins: Held, hangs: Held, waits: Held) -> Story:
     story = Story()
     first, second = job.start(0, "zero"), job.start(1, "one")
-    hung = job.rank("1.0", "hangs", lambda step: step.get("commits") == HANGS)
-    story.accused.append(
-        wait_for(lambda: firing(job.monitor), within_s=60, what="the hang is named")
-    )
+    hung = job.rank("1.0", "asks for the quorum", _asks)
+    begins.let_come()
+    job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
+    story.incident = wait_for(lambda: firing(job.monitor), within_s=45, what="the hang is named")
     hung.kill(signal.SIGKILL)
     story.statuses.append(second.wait(60))
     hangs.whole_again()
-    alone = job.rank("0.0", "trains on", lambda step: step.get("participants") == 1)
-    job.rank("0.0", "waits for us", lambda step: step.get("commits", 0) >= WAITS)
+    alone = job.rank("0.0", "trains on", lambda step: step.get("commits", 0) >= WAITS - 2)
     story.state = asked(alone, "/v1/state")
     story.record = asked(alone, "/v1/flight_recorder")
     again = job.start(1, "again")
@@ -195,15 +196,14 @@ def _asks(step: dict[str, Any]) -> bool:
 
 
 def test_the_monitor_names_the_group_that_hangs_while_its_manager_beats_on(story) -> None:
-    [incident] = story.accused
-    assert (incident["kind"], incident["culprits"]) == ("not_entered", ["1.0"])
-    assert incident["victims"] == ["0.0"]
+    assert story.incident["kind"] == "not_entered"
+    assert (story.incident["culprits"], story.incident["victims"]) == (["1.0"], ["0.0"])
 
 
 def test_the_other_group_trains_on_alone(story) -> None:
     step = story.state["step"]
     assert (step["source"], step["participants"]) == ("torchft", 1)
-    assert step["commits"] >= WAITS
+    assert WAITS - 2 <= step["commits"] <= WAITS
 
 
 def test_the_ring_has_the_all_reduces_of_torchfts_comm_hook(story) -> None:
@@ -216,7 +216,6 @@ def test_the_ring_has_the_all_reduces_of_torchfts_comm_hook(story) -> None:
 def test_a_killed_group_comes_back_heals_and_both_end_with_zero(story) -> None:
     assert story.statuses[0] != 0
     assert story.statuses[1:] == [0, 0]
-    assert story.groups[0][:HANGS] != []
     assert {1, 2} == set(story.groups[0])
     assert story.groups[1][-1] == story.groups[0][-1] == 2
 
@@ -224,8 +223,8 @@ def test_a_killed_group_comes_back_heals_and_both_end_with_zero(story) -> None:
 def test_every_step_that_was_committed_is_counted(story) -> None:
     zero, one = (state["step"] for state in story.after)
     assert zero["step"] == one["step"] == STEPS - 1
-    assert zero["commits"] == STEPS
-    assert 0 < one["commits"] <= STEPS - WAITS
+    assert zero["commits"] >= STEPS - 1  # the first may be a heal: TorchFT makes all equal
+    assert 0 < one["commits"] <= STEPS - WAITS + 2
 
 
 def test_both_groups_have_learned_the_same_to_the_last_bit(story, folder) -> None:
