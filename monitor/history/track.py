@@ -18,6 +18,7 @@ from worker_server.wire import (
     ACROSS,
     LONG_PHASES,
     SOURCE_REPORTER,
+    WAITING_PHASE,
     GroupHead,
     Identity,
     StateReport,
@@ -141,6 +142,18 @@ class RankTrack:
         if step is None or step.attempt < 1 or not step.seconds:
             return None
         return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
+
+    @property
+    def held_s(self) -> float | None:
+        """Seconds of this incarnation in which collectives held it and no phase said so.
+
+        The one that holds it now included; None where the WorkerServer does not tell.
+        """
+        report, step = self.report, self.step
+        if report is None or step is None or step.held_s is None:
+            return None
+        now_s = [head.age_s for head in report.heads if head.inside > 0]
+        return step.held_s + (max(now_s, default=0.0) if step.phase != WAITING_PHASE else 0.0)
 
     @property
     def inside_own(self) -> bool:

@@ -119,4 +119,5 @@ class AsideReader(MappedPage):
         count = min(self._words[layout.W_GROUPS], layout.MAX_GROUPS)
         stride = layout.GROUP_BYTES // layout.WORD
         held = layout.GROUP_HEAD_WORDS - 1
-        return sum(self._words[first + n * stride + held] for n in range(count)) * NS
+        times = (self._words[first + n * stride + held] for n in range(count))
+        return sum(max(0, ns) for ns in times) * NS  # the rank may have written over it

@@ -97,6 +97,7 @@ class PageReader(AsideReader):
             seconds=seconds,
             committed_step=_or_none(committed_step),
             commit_failures=failures,
+            held_s=self.held_s(),
             tags=self.tags(),
             counters=self.counters(),
             source=self.source(),

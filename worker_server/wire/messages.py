@@ -45,6 +45,9 @@ SOURCE_REPORTER: Final = "reporter"
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
 an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
 
+RING_CALLS: Final = 1024
+"""Collectives that a rank's own record holds: the newest ones."""
+
 TIMES: Final = ("staging", "load", "apply", "reconfigure")
 """Parts of TorchFT's recovery that a state tells the times of: the donor makes its state ready, the
 healing rank loads it, its training thread takes it over; process groups of a new quorum are built.
@@ -216,6 +219,10 @@ class StepState:
     """Number of the last step that was committed; None before the first of this process."""
     commit_failures: int = 0
     """Attempts that ended without a commit in the life of this process; only grows."""
+    held_s: float | None = None
+    """Seconds of `seconds` that the rank was held inside of collectives though no phase said that
+    it waits: FSDP's lie within forward and backward. Collectives that it has left; only grows.
+    None: its WorkerServer does not tell."""
     tags: tuple[str, ...] = ()
     """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -360,6 +367,9 @@ class FlightRecord:
     """Give it back as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it cannot say."""
+    torch_last_age_s: float | None = None
+    """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
+    none, or nobody can tell because the clock was set since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,7 @@ class Seen(Quorum):
             errored=rank.errored,
             commit_failures=rank.failures,
             committed_step=rank.committed,
+            held_s=rank.held_s if self.tells_held else None,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
             loss=rank.loss,
@@ -151,7 +152,7 @@ class Seen(Quorum):
             phase="other",
             phase_age_s=max(0.0, now_s - rank.begun_s),
             progress=rank.attempt + rank.commits,
-            seconds={"other": now_s - START_S},
+            seconds={"other": rank.begun_s - START_S},  # of what is over, as the page has it
         )
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:
