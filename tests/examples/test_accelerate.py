@@ -6,14 +6,17 @@ an environment that has accelerate, lightkeeper and the same torch.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.hanging import RANKS, Session, hung_and_healed, torchrun
+from tests.examples.hanging import RANKS, Session, asked, hung_and_healed, ours, torchrun
 from tests.examples.scripts import Example, same_weights, text_name, texts
+from tests.worker_server.ranks import Rank
 
 PYTHON = os.environ.get("LIGHTKEEPER_ACCELERATE_PYTHON", "")
 pytestmark = [
@@ -91,6 +94,21 @@ def test_what_is_printed_and_learned_is_the_same_to_the_last_bit(way, session, f
         assert torchrun(folder, PYTHON, script, given, name=name).wait(120) == 0
     assert (folder / f"{way}.out").read_text() == (folder / "plain.out").read_text() != ""
     assert same_weights(folder / f"{way}.pt", folder / "plain.pt")
+
+
+def test_one_process_of_accelerate_launch_attaches_by_the_command(folder, session) -> None:
+    run_dir = folder / "launched"
+    given = arguments(folder, "launched")
+    subprocess.run(
+        [PYTHON, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1",
+         "-m", "worker_server", str(ACCELERATE.script), *given],
+        env=ours(run_dir), cwd=folder, capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    [page] = run_dir.glob("*.page")
+    told = json.loads(page.with_suffix(".json").read_text())
+    rank = Rank(told["pid"], run_dir)
+    assert asked(rank, "/v1/state")["step"]["commits"] == EPOCHS * FILES // (BATCH * 2)
+    rank.end()
 
 
 def test_the_readmes_diff_is_two_lines() -> None:
