@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import isfinite
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from worker_server.complaint import complain
 from worker_server.page import layout
@@ -17,6 +17,9 @@ from worker_server.page.writer import PageWriter, StepFacts
 
 if TYPE_CHECKING:
     from worker_server.soundness import Soundness
+
+_SHARED: Final = layout.PLACES[-1]
+"""Where a loss comes from that is not the rank's alone."""
 
 
 class Loop:
@@ -99,8 +102,7 @@ class Loop:
         else:
             facts.failures += 1
         if loss is not None:
-            facts.loss = loss
-            facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
+            self._take_loss(loss)
         if self.soundness is not None:
             self.soundness.end(loss, self.step_of(step, committed))
         self._open = False
@@ -110,6 +112,17 @@ class Loop:
             self.heals += facts.healing
         page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
         page.write_step(facts)
+
+    def note_loss(self, loss: float) -> None:
+        """A mean over ranks, told by itself: while its attempt is open, or after its end."""
+        self._take_loss(loss)
+        if self.soundness is not None:
+            self.soundness.look(loss, None, _SHARED)
+        self.page.write_step(self.facts)
+
+    def _take_loss(self, loss: float) -> None:
+        self.facts.loss = loss
+        self.facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
 
     def rest(self) -> int:
         """The phase outside of every named one."""

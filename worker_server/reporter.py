@@ -52,6 +52,9 @@ class Source(Protocol):
     ) -> None:
         """A step ended, for loops that say no more: the next begins where this one ended."""
 
+    def note_loss(self, loss: Any) -> None:
+        """The latest loss, a mean over ranks, from a hook that is told it apart from the step."""
+
 
 class StepReporter(Source, Protocol):
     """What training code may rely on, whether or not the attach worked."""
@@ -136,6 +139,9 @@ class NullReporter:
     def step(
         self, step: int, loss: float | None = None, tokens: int = 0, committed: bool = True
     ) -> None:
+        """Nothing."""
+
+    def note_loss(self, loss: Any) -> None:
         """Nothing."""
 
     def from_source(self, name: str) -> Source:  # noqa: ARG002

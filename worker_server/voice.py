@@ -219,6 +219,17 @@ class Voice:
         if self._steps_thread == get_ident():
             self._loop.due = True
 
+    def note_loss(self, loss: Any) -> None:
+        """A mean over ranks, told apart; not heard if a voice nearer to the loop has the steps."""
+        if self._steps_thread == _LOST or self._thread not in (0, get_ident()):
+            return
+        try:
+            nearer = self._floor.steps is not None and self._floor.steps.rank > self.rank
+            if not nearer and (known := self._loss(loss)) is not None:
+                self._loop.note_loss(known)
+        except Exception as exc:  # noqa: BLE001
+            self._disable(exc)
+
     def _loss(self, loss: Any) -> float | None:
         try:
             return to_float(loss)

@@ -31,6 +31,9 @@ class WrittenDown:
     def step(self, step):
         self.said.append(f"step {step}")
 
+    def note_loss(self, loss):
+        self.said.append(f"loss {loss}")
+
     def close(self):
         self.closed = True
 

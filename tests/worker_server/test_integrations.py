@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import pickle
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from tests.worker_server.ranks import ROOT
 from tests.worker_server.sources import WrittenDown
-from worker_server.integrations import lightning, torchtitan
+from worker_server.integrations import lightning
 from worker_server.integrations.optimizer import StepCounter
 
 
@@ -212,103 +211,6 @@ def test_the_callback_is_of_lightnings_kind_and_survives_being_sent_to_a_spawned
     assert (callback.mark, again.mark, type(again).__name__) == (7, 7, "LightkeeperCallback")
 
 
-@pytest.fixture
-def titan():
-    """A structured logger as torchtitan has it, with our handler and what it was told."""
-    told, logger = WrittenDown(), logging.Logger("stands for torchtitan's")
-    logger.addHandler(torchtitan.SpanHandler(told, told.close))
-
-    def log(name, step=None, *, event=None, value=None, task=None, kind="event"):
-        extra = {"log_type": kind, "log_type_name": name, "event_name": event, "step": step,
-                 "relative_step": step, "value": value, "task_name": task}  # fmt: skip
-        logger.info("text", extra=extra)
-
-    return log, told
-
-
-def test_the_spans_of_a_torchtitan_step_are_its_phases(titan):
-    log, told = titan
-    for name in ("training_start", "step_start", "fetching_batch_start", "fetching_batch_end"):
-        log(name, 4, kind="instant" if name == "training_start" else "event")
-    log("metric_value", 4, event="local_valid_tokens", value=128, kind="instant")
-    for name in ("fwd_bwd_start", "post_dataloading_process_start", "post_dataloading_process_end",
-                 "fwd_bwd_end", "optim_start", "optim_end", "eval_start", "eval_end",
-                 "ModelConfig.build_start", "ModelConfig.build_end", "step_end"):  # fmt: skip
-        log(name, 4)
-    assert told.said == [
-        "begin 4", "<data", "data>", "<forward_backward", "<data", "data>", "forward_backward>",
-        "<optimizer", "optimizer>", "<evaluation", "evaluation>", "end 4 True None 128",
-    ]  # fmt: skip
-
-
-def test_a_step_that_fails_is_not_committed(titan):
-    log, told = titan
-    for name in ("step_start", "fwd_bwd_start", "fwd_bwd_error", "fwd_bwd_end", "step_error",
-                 "step_end", "step_start", "step_end"):  # fmt: skip
-        log(name, 4)
-    assert [said for said in told.said if said.startswith("end")] == [
-        "end 4 False None 0", "end 4 True None 0",
-    ]  # fmt: skip
-
-
-def test_the_fault_tolerant_trainer_has_phases_and_leaves_the_steps_to_torchft(titan):
-    log, told = titan
-    for name in ("fwd_bwd_start", "fwd_bwd_end", "optim_start", "optim_end"):
-        log(name)
-    assert told.said == [
-        "<forward_backward", "forward_backward>", "<optimizer", "optimizer>",
-    ]  # fmt: skip
-
-
-def test_a_training_that_took_its_process_groups_down_is_over(titan):
-    log, told = titan
-    log("torch_distributed_teardown_start")
-    assert not told.closed
-    log("torch_distributed_teardown_end")
-    assert told.closed
-
-
-def test_spans_of_asyncio_tasks_and_ends_without_a_beginning_are_left_alone(titan):
-    log, told = titan
-    log("fwd_bwd_start", 1, task="Task-1")
-    log("optim_end", 1)
-    log("step_start", None)
-    assert told.said == []
-
-
-FACTORY = "worker_server.integrations.torchtitan.handler"
-
-
-@pytest.mark.parametrize(
-    ("factories", "says"),
-    [(FACTORY, "jsonl 3 training out"), (f"{FACTORY},other.factory", "")],
-    ids=["ours alone", "beside another"],
-)
-def test_torchtitans_own_jsonl_goes_on_where_ours_was_all_that_was_asked_for(
-    tmp_path, factories, says
-):
-    folder = tmp_path / "torchtitan" / "observability" / "structured_logger"
-    folder.mkdir(parents=True)
-    (folder / "jsonl_handler.py").write_text(
-        "def register_jsonl_handler(*, structured_logger, rank, source, output_dir, **_):\n"
-        "    print('jsonl', rank, source, output_dir)\n"
-    )
-    code = (
-        f"import logging; from {FACTORY.rpartition('.')[0]} import handler\n"
-        "logger = logging.Logger('x')\n"
-        "handler(structured_logger=logger, rank=3, source='training', output_dir='out')\n"
-        "assert len(logger.handlers) == 1\n"
-    )
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LIGHTKEEPER", "RANK"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**own, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
-             "LIGHTKEEPER": "0", "TITAN_STRUCT_LOGGER_HANDLERS": factories},
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert (done.stdout.strip(), done.stderr) == (says, "")
-
-
 def test_the_entry_points_are_functions_that_are_there():
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     assert sorted(points) == [
@@ -318,12 +220,3 @@ def test_the_entry_points_are_functions_that_are_there():
     for entry in points.values():
         module, _, name = entry["lightkeeper"].partition(":")
         assert callable(getattr(importlib.import_module(module), name))
-
-
-def test_a_source_that_breaks_is_one_warning_and_training_logs_on():
-    logger = logging.Logger("stands for torchtitan's")
-    logger.addHandler(torchtitan.SpanHandler(object(), print))
-    extra = {"log_type": "event", "log_type_name": "step_start", "step": 1}
-    with pytest.warns(RuntimeWarning, match="stopped reading torchtitan's spans"):
-        logger.info("text", extra=extra)
-    logger.info("text", extra=extra)  # a second warning would be an error here

@@ -378,6 +378,51 @@ def test_of_two_with_the_same_rank_the_first_is_heard(reporter, read):
     assert read().step == 1
 
 
+def test_a_loss_that_is_told_apart_counts_for_the_attempt_that_is_open_or_ended_last(
+    reporter, read
+):
+    torchft, titan = reporter.from_source("torchft"), reporter.from_source("torchtitan")
+    torchft.begin_step(3)
+    torchft.end_step(3, committed=True)
+    titan.note_loss(2.5)
+    assert (read().loss, read().step, read().commits, read().source) == (2.5, 3, 1, "torchft")
+    torchft.begin_step(4)
+    titan.note_loss(2.25)
+    torchft.end_step(4, committed=True)
+    assert (read().loss, read().commits) == (2.25, 2)
+
+
+def test_a_shared_loss_that_is_not_finite_accuses_nobody(reporter, read):
+    titan = reporter.from_source("torchtitan")
+    titan.begin_step(3)
+    titan.note_loss(float("nan"))
+    titan.end_step(3, committed=True)
+    assert (read().loss, read().loss_finite) == (None, False)
+    assert (read().spoilt.where, read().spoilt.first_step, read().spoilt.run) == ("exchanged", 3, 1)
+    titan.begin_step(4)
+    titan.note_loss(1.5)
+    titan.end_step(4, committed=True)
+    assert (read().loss, read().spoilt.run) == (1.5, 0)
+
+
+def test_the_loss_of_the_loop_itself_is_not_overwritten(reporter, read):
+    reporter.step(3, loss=1.5)
+    reporter.from_source("torchtitan").note_loss(2.5)
+    assert read().loss == 1.5
+
+
+def test_a_loss_from_another_thread_or_of_an_odd_kind_is_left_alone(reporter, read):
+    titan = reporter.from_source("torchtitan")
+    titan.step(3)
+    thread = threading.Thread(target=titan.note_loss, args=(2.5,))
+    thread.start()
+    thread.join()
+    assert read().loss is None
+    with pytest.warns(RuntimeWarning, match="ignores a loss"):
+        titan.note_loss("odd")
+    assert read().loss is None
+
+
 def test_an_unknown_source_is_heard_until_anybody_else_speaks(reporter, read):
     reporter.from_source("my hook").step(1)
     assert (read().step, read().source) == (1, "my hook")

@@ -8,14 +8,17 @@ own JSONL files are no longer written; named alone, ours goes on writing them, b
 sets it for us has not asked for that. Beside others it adds nothing.
 
 The fault tolerant trainer logs no `step` span: there the phases are torchtitan's and the steps
-come from the next source, TorchFT.
+come from the next source, TorchFT. The loss is in no span of either trainer: it is what they hand
+to their metrics, on every rank, each `--metrics.log_freq` steps.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +27,7 @@ from worker_server.integrations.spans import Source, Spans
 
 _VARIABLE = "TITAN_STRUCT_LOGGER_HANDLERS"
 _JSONL = "torchtitan.observability.structured_logger.jsonl_handler"
+_METRICS = "torchtitan.components.metrics"
 _PHASES = {
     "fetching_batch": "data",
     "post_dataloading_process": "data",
@@ -37,6 +41,9 @@ _PHASES = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "profiler",
 }
+_BUILDING = "Trainer.Config.build"
+"""Ends the name of the span in which the trainer is made, `FaultTolerantTrainer` or one of the
+user's: it steps the optimizers once, with a rate of 0, for their state to exist."""
 _OVER = "torch_distributed_teardown_end"
 """Only a training that succeeded takes its process groups down."""
 _TOKENS = "local_valid_tokens"
@@ -49,10 +56,11 @@ def handler(*, structured_logger: logging.Logger, rank: int, source: str, output
         from worker_server import attach  # noqa: PLC0415  torchtitan imports us by name
 
         reporter: Any = attach()
-        spans = SpanHandler(reporter.from_source("torchtitan"), reporter.close)
-        structured_logger.addHandler(spans)
+        voice = reporter.from_source("torchtitan")
+        structured_logger.addHandler(SpanHandler(voice, reporter.close))
+        hear_losses(voice.note_loss)
     except Exception as exc:  # noqa: BLE001  training goes on without us
-        complain(f"lightkeeper sees no spans of torchtitan: {exc!r}", stacklevel=3)
+        complain(f"lightkeeper sees no spans, or no loss, of torchtitan: {exc!r}", stacklevel=3)
     named = [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
     if named == [f"{__name__}.{handler.__name__}"]:
         _write_jsonl(structured_logger, rank, source, output_dir)
@@ -65,6 +73,46 @@ def _write_jsonl(logger: logging.Logger, rank: int, source: str, output_dir: str
         complain(f"torchtitan's own JSONL handler is not where 0.3.0 has it: {exc}", stacklevel=4)
         return
     register(structured_logger=logger, rank=rank, source=source, output_dir=output_dir)
+
+
+def hear_losses(note: Callable[[float], None]) -> None:
+    """Tell `note` each loss that torchtitan's metrics are told; they are imported by now, if ever.
+
+    Raises:
+        AttributeError: this version's metrics are not those of 0.3.0.
+    """
+    metrics = sys.modules.get(_METRICS)
+    if metrics is None:
+        return
+    original = metrics.MetricsProcessor.log
+
+    @functools.wraps(original)
+    def log(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = mean_loss(*args, **kwargs)
+        if loss is not None:
+            note(loss)
+        return original(self, *args, **kwargs)
+
+    metrics.MetricsProcessor.log = log
+
+
+def mean_loss(
+    step: Any = None,  # noqa: ARG001  as torchtitan's own method is called
+    global_avg_loss: Any = None,
+    global_max_loss: Any = None,
+    *_: Any,
+    **__: Any,
+) -> float | None:
+    """The mean loss of a token.
+
+    The fault tolerant trainer of 0.3.0 adds up the groups' means and calls the sum the average. No
+    mean is above the largest loss of a rank, so there the largest is the nearest that is known.
+    """
+    if not isinstance(global_avg_loss, float):
+        return None
+    if isinstance(global_max_loss, float):
+        return min(global_avg_loss, global_max_loss)  # in this order NaN stays NaN
+    return global_avg_loss
 
 
 class SpanHandler(logging.Handler):
@@ -104,11 +152,12 @@ class SpanHandler(logging.Handler):
             self._close()
         elif span == "step":
             self._step(what, said.get("step"))
-        elif span in _PHASES:
-            if what == "start":
-                self._spans.begin(_PHASES[span])
-            elif what == "end":
-                self._spans.end(_PHASES[span])
+        else:
+            phase = "init" if span.endswith(_BUILDING) else _PHASES.get(span)
+            if phase is not None and what == "start":
+                self._spans.begin(phase)
+            elif phase is not None and what == "end":
+                self._spans.end(phase)
 
     def _note(self, name: Any, value: Any) -> None:
         if name == _TOKENS:
