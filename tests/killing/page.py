@@ -168,5 +168,6 @@ def _facts(lines: Sequence[Line]) -> str:
     return (
         f"{len(lines)} kills, `{named('command')}`, on {named('machine')}, of the code at "
         f"{told}. Evictions: {evicted}. Fingerprints of all weights and moments, of one "
-        f"step and group rank, written by both groups: {compared}, unequal: {unequal}.\n"
+        f"step and group rank, written by both groups: {compared}, unequal: {unequal}. "
+        "Up to a9244c6 each rank held all weights; since f19a680 its shard (FSDP2).\n"
     )
