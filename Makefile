@@ -12,7 +12,7 @@ INTEGRATION := -n 2 --dist loadscope -m integration
 # each of two workers 10 s of CPU
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix soak format dashboards
+.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix loss-band kill-each soak format dashboards
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -70,6 +70,12 @@ campaign: setup  ## every fault class on real fleets, 20 runs each; writes docs/
 
 matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes docs/eviction-matrix.md (2 hours)
 	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
+
+loss-band: setup  ## loss of a run with evictions beside one without, same seed; docs/trainer.md (6 minutes)
+	$(BIN)/python -m tests.band $(ARGS)
+
+kill-each: setup  ## every process of a real fleet killed in turn, with and without gate; writes docs/kill-each.md (25 minutes)
+	LIGHTKEEPER_COMMAND="make kill-each" $(BIN)/python -m tests.killing $(ARGS)
 
 soak: setup  ## healthy training with pauses, contention, monitor restarts; docs/campaign.md (30 minutes a shape)
 	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m tests.campaign.soak $(ARGS)

@@ -56,6 +56,18 @@ class Milestones:
     evicted), the stall being over."""
     rejoined_s: float | None = None
     """First commit of the same group under a new replica id, all its ranks alive."""
+    resumed_s: float | None = None
+    """First commit of as many groups as before the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """How many groups took part in the job's steps."""
+
+    quorums: tuple[int, ...]
+    """Ids of the quorums that ranks reported."""
+    participants: int
+    """The most that any of them reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,11 @@ class Incident:
     """Of the latest verdict."""
     hosts: tuple[Host, ...] = ()
     """Of the culprits when they were first seen, sorted."""
+    before: Strength | None = None
+    """When it was first seen; None in a job without TorchFT."""
+    lost_steps: int | None = None
+    """Attempts of the other groups that did not commit, until the job was whole again; at least.
+    None where nobody can tell."""
 
     @property
     def open(self) -> bool:
@@ -117,6 +134,8 @@ def incident_to_json(incident: Incident) -> dict[str, Any]:
         "story": [asdict(line) for line in incident.story],
         "last_seen_s": incident.last_seen_s,
         "resolution": incident.resolution,
+        "before": None if incident.before is None else asdict(incident.before),
+        "lost_steps": incident.lost_steps,
     }
 
 
@@ -140,6 +159,7 @@ def _incident(data: Mapping[str, Any]) -> Incident:
     groups = tuple(GroupName(str(group)) for group in data["groups"])
     signature = str(data["signature"])
     resolution, told = data["resolution"], data.get("severity")  # stores before 0.2 have none
+    lost_steps = data.get("lost_steps")
     verdict = Verdict(
         kind=kind,
         culprits=culprits,
@@ -172,7 +192,15 @@ def _incident(data: Mapping[str, Any]) -> Incident:
         resolution=None if resolution is None else str(resolution),
         severity=severity_of(verdict) if told is None else Severity(told),
         hosts=tuple(Host(str(host)) for host in data.get("hosts", ())),  # none before 0.3
+        before=_strength(data.get("before")),
+        lost_steps=None if lost_steps is None else int(lost_steps),
     )
+
+
+def _strength(data: Any) -> Strength | None:
+    if data is None:
+        return None
+    return Strength(tuple(int(number) for number in data["quorums"]), int(data["participants"]))
 
 
 def _milestones(data: Mapping[str, Any]) -> Milestones:

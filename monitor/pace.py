@@ -40,8 +40,11 @@ class Pace:
     step_s: float
     """Mean seconds a step, waiting included, long phases left out."""
     held: float = 0.0
-    """Share of the busy sweeps in which it was inside a collective of its own group: FSDP's
-    collectives lie within forward and backward, so a victim's busy seconds hold its waiting."""
+    """Share of its busy seconds in which collectives held it: FSDP's lie within forward and
+    backward, so a victim's busy seconds hold its waiting. Where its WorkerServer does not tell
+    the seconds, the share of busy sweeps in which it was inside one of its own group."""
+    alone_s: float = 0.0
+    """Median seconds a step in which it worked: busy, and not held."""
     usual_s: float = 0.0
     """Median busy seconds a step of the others in its cohort: same group rank, other groups."""
     cohort: int = 1
@@ -76,12 +79,15 @@ class Reading:
     step: StepState
     inside: bool
     """Whether it is inside a collective of its own group."""
+    held_s: float | None = None
+    """Seconds so far in which collectives held it and no phase said so; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
     attempt: int
     busy_s: float
+    held_s: float | None
     long_s: float
     phases: Mapping[str, float]
     tokens: int
@@ -95,6 +101,7 @@ class _Course:
     start: _Counters
     last: _Counters
     shares_s: list[float] = field(default_factory=list)
+    alone_s: list[float] = field(default_factory=list)
     sweeps: int = 0
     held: int = 0
     current: bool = True
@@ -131,7 +138,7 @@ class PaceMeter:
     def _begin(self, now_s: float, sweep: Mapping[RankName, Reading]) -> None:
         self._start_s, self._courses = now_s, {}
         for rank, reading in sweep.items():
-            counters = _counters(reading.step)
+            counters = _counters(reading)
             self._courses[rank] = _Course(reading.incarnation, counters, counters)
 
     def _end(self, now_s: float, sweep: Mapping[RankName, Reading]) -> None:
@@ -145,7 +152,8 @@ class PaceMeter:
         self._begin(now_s, sweep)
 
 
-def _counters(step: StepState) -> _Counters:
+def _counters(reading: Reading) -> _Counters:
+    step = reading.step
     busy_s = long_s = 0.0
     phases: dict[str, float] = {}
     for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
@@ -154,7 +162,7 @@ def _counters(step: StepState) -> _Counters:
             long_s += spent_s
         elif name != WAITING_PHASE:
             busy_s += spent_s
-    return _Counters(step.attempt, busy_s, long_s, phases, step.tokens)
+    return _Counters(step.attempt, busy_s, reading.held_s, long_s, phases, step.tokens)
 
 
 def _advance(course: _Course, reading: Reading | None) -> None:
@@ -165,10 +173,13 @@ def _advance(course: _Course, reading: Reading | None) -> None:
         course.sweeps += 1
         course.held += reading.inside
     if reading.step.attempt > course.last.attempt:
-        now = _counters(reading.step)
+        now = _counters(reading)
         spent_s = max(0.0, now.busy_s - course.last.busy_s)
         steps = now.attempt - course.last.attempt
         course.shares_s.append(spent_s / steps)
+        if now.held_s is not None and course.last.held_s is not None:
+            held_s = now.held_s - course.last.held_s
+            course.alone_s.append(max(0.0, spent_s - held_s) / steps)
         course.last = now
 
 
@@ -180,19 +191,30 @@ def _pace(course: _Course, span_s: float) -> Pace:
     steps = _steps(course)
     paused_s = course.last.long_s - course.start.long_s
     shares_s = sorted(course.shares_s) or [0.0]
+    busy_s, held = median(shares_s), _held(course)
     return Pace(
         incarnation=course.incarnation,
         steps=steps,
-        busy_s=median(shares_s),
+        busy_s=busy_s,
         low_s=shares_s[int(0.3 * (len(shares_s) - 1))],
         step_s=max(0.0, span_s - paused_s) / max(1, steps),
-        held=course.held / course.sweeps if course.sweeps else 0.0,
+        held=held,
+        alone_s=median(course.alone_s) if course.alone_s else busy_s * (1 - held),
         phases={
             name: max(0.0, spent_s - course.start.phases.get(name, 0.0)) / max(1, steps)
             for name, spent_s in course.last.phases.items()
         },
         tokens=max(0, course.last.tokens - course.start.tokens) / max(1, steps),
     )
+
+
+def _held(course: _Course) -> float:
+    """Share of the busy time in which collectives held the rank."""
+    first, last = course.start, course.last
+    if first.held_s is None or last.held_s is None:
+        return course.held / course.sweeps if course.sweeps else 0.0
+    busy_s = last.busy_s - first.busy_s
+    return min(1.0, max(0.0, last.held_s - first.held_s) / busy_s) if busy_s > 0 else 0.0
 
 
 def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:

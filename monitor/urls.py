@@ -1,8 +1,17 @@
-"""What is shown of a URL whose path, query or password may be the secret. Pure."""
+"""Addresses as people write them, and what is shown of a URL that may hold a secret. Pure."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
+
+
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Of `HOST:PORT` or `[V6]:PORT`; None: it is no such address."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host, int(port)
 
 
 def shown_url(url: str) -> str:

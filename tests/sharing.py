@@ -19,6 +19,11 @@ TOGETHER: Final = {
         "tests/integration/",
         "tests/campaign/",
         "tests/trainer/test_fleet.py",
+        "tests/band/",
+        "tests/examples/test_torchft_ddp.py",
+        "tests/examples/test_accelerate.py",
+        "tests/examples/test_lightning.py",
+        "tests/killing/test_killing.py",
         "tests/examples/test_torchtitan.py",
     ),
     "postgresql": (
@@ -27,6 +32,7 @@ TOGETHER: Final = {
         "tests/monitor/shell/test_two_monitors.py",
     ),
     # each of these files has processes that its tests share
+    "ddp": ("tests/examples/test_ddp.py",),
     "endings": ("tests/worker_server/test_with_torch.py",),
     "fates": ("tests/worker_server/test_matrix.py",),
     "gate": ("tests/monitor/gate/test_gate_process.py",),

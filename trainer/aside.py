@@ -1,73 +1,101 @@
-"""What a job does now and then beside its steps: evaluate, and write its state to disk.
+"""What a job does now and then beside its steps: speak, evaluate, and write its state to disk.
 
-Both say so by their phase, so that nobody has to worry. TorchFT heals a group from its peers, so
-a checkpoint is for the day on which none is left; nothing here reads it back.
+The last two say so by their phase, so that nobody has to worry.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import math
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
-from trainer.data import Corpus
-from trainer.options import Options
-from trainer.status import StatusFile
-from worker_server.wire import split_rank_name
+from trainer import checkpoint, status
 
 if TYPE_CHECKING:
-    from worker_server.reporter import StepReporter
+    from trainer.options import Options
+    from trainer.rank import Rank
 
 
-def now_and_then(
-    opt: Options,
-    *,
-    step: int,
-    rank: str,
-    network: nn.Module,
-    corpus: Corpus,
-    state: dict[str, Tensor],
-    reporter: StepReporter,
-    record: StatusFile,
+def after_step(
+    rank: Rank, *, step: int, committed: bool, loss: float | None, seconds: float
 ) -> None:
-    """After a committed step: evaluate or save when it is time."""
-    group, number = split_rank_name(rank)
+    """After a try that led to `step`: say how it went, and do what is due."""
+    opt = rank.opt
+    if not committed or (opt.log_every and step % opt.log_every == 0):
+        say(rank, step=step, committed=committed, loss=loss, seconds=seconds)
+    if not committed:
+        return
+    if opt.fingerprint_every and step % opt.fingerprint_every == 0:
+        fingerprint(rank, step)
     if opt.evaluate_every and step % opt.evaluate_every == 0:
-        with reporter.phase("evaluation"):
-            loss = evaluate(network, corpus, opt)
-        record.write("evaluation", step=step, loss=loss)
-    if opt.checkpoint_every and step % opt.checkpoint_every == 0 and opt.checkpoint_dir:
-        with reporter.phase("checkpoint"):
-            if number == 0:
-                save(opt.checkpoint_dir / f"{group}.pt", step, state)
+        with rank.reporter.phase("evaluation"):
+            unseen = evaluate(rank)
+        rank.record.write("evaluation", step=step, loss=unseen)
+    if due(opt, step) and opt.checkpoint_dir:
+        with rank.reporter.phase("checkpoint"):
+            checkpoint.save(
+                opt.checkpoint_dir / rank.place.group,
+                rank.exchange.current_step(),
+                rank.exchange.lead.batches_committed(),
+                checkpoint.contents(rank.network, rank.optimizer),
+                rank.intra,
+                rank.place.group_rank,
+            )
 
 
-def evaluate(network: nn.Module, corpus: Corpus, opt: Options) -> float:
-    """Mean loss over text drawn with another seed; each rank by itself."""
+def say(rank: Rank, *, step: int, committed: bool, loss: float | None, seconds: float) -> None:
+    """One line about a step: for programs from every rank, for people from group rank 0."""
+    groups = rank.exchange.lead.num_participants()
+    rank.record.write(
+        "step",
+        step=step,
+        committed=committed,
+        loss=loss if loss is not None and math.isfinite(loss) else None,
+        participants=groups,
+        seconds=round(seconds, 6),
+    )
+    if rank.place.group_rank == 0:
+        print(
+            f"{rank.place.name}  step {step}  "
+            f"{'heals' if loss is None else f'loss {loss:.3f}'}  groups {groups}  "
+            f"{seconds * 1e3:.0f} ms{'' if committed else '  NOT COMMITTED'}",
+            flush=True,
+        )
+
+
+def fingerprint(rank: Rank, step: int) -> None:
+    """Hash every piece of the state: groups of any size hold equal ones.
+
+    Groups that meet now and then hold equal weights just then, and moments of their own.
+    """
+    every_step = rank.opt.algorithm == "every-step"
+    if not every_step and step % rank.opt.sync_every:
+        return
+    for index in range(rank.pieces.cut.count):
+        state = rank.pieces.state_of(index)
+        if not every_step:
+            state = {name: tensor for name, tensor in state.items() if "/" not in name}
+        rank.record.write(
+            "fingerprint",
+            step=step,
+            piece=rank.pieces.cut.first + index,
+            sha256=status.fingerprint(state),
+        )
+
+
+def evaluate(rank: Rank) -> float:
+    """Mean loss over text drawn with another seed; all ranks read the same."""
     total = 0.0
     with torch.no_grad():
-        for number in range(opt.evaluate_batches):
-            inputs, targets = corpus.batch(
-                seed=opt.seed + 1,
-                step=number,
-                group_index=0,
-                group_rank=0,
-                size=opt.batch,
-                length=opt.context,
-            )
-            total += float(network(inputs, targets))
-    return total / opt.evaluate_batches
+        for number in range(rank.opt.evaluate_batches):
+            inputs, targets = rank.batches.draw_unseen(number)
+            device = rank.place.device
+            total += float(rank.network(inputs.to(device), targets.to(device)))
+    return total / rank.opt.evaluate_batches
 
 
-def save(path: Path, step: int, state: dict[str, Tensor]) -> None:
-    """Write the state of `step`; a reader sees the old file or the new one, never a half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    with half.open("wb") as file:
-        torch.save({"step": step, "state": state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    half.replace(path)
+def due(opt: Options, step: int) -> bool:
+    """Whether `step` is to be written; those between two meetings are of one group alone."""
+    every, meet = opt.checkpoint_every, opt.sync_every
+    return bool(every) and step % every == 0 and (opt.algorithm == "every-step" or step % meet == 0)

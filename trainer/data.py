@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.options import Options
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -40,10 +42,22 @@ class Corpus:
         return np.frombuffer(self.text, dtype=np.uint8)
 
     def batch(
-        self, *, seed: int, step: int, group_index: int, group_rank: int, size: int, length: int
+        self,
+        *,
+        seed: int,
+        step: int,
+        group_index: int,
+        group_rank: int,
+        size: int,
+        length: int,
+        micro: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, each (size, length) of int64; targets are the inputs one byte on."""
-        draw = np.random.default_rng([seed, step, group_index, group_rank])
+        """Inputs and targets, each (size, length) of int64; targets are the inputs one byte on.
+
+        `micro` numbers the batches of one step, where gradients are accumulated. Ranks that
+        share their data (tensor parallel) pass the same `group_rank`.
+        """
+        draw = np.random.default_rng([seed, step, group_index, group_rank, micro])
         starts = draw.integers(0, len(self.values) - length, size=size)
         windows = np.stack([self.values[start : start + length + 1] for start in starts])
         tokens = torch.from_numpy(windows.astype(np.int64))
@@ -63,3 +77,37 @@ def group_index(group: str) -> int:
     """
     digits = re.search(r"\d+$", group)
     return int(digits.group()) if digits else zlib.crc32(group.encode())
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What one rank reads: the corpus, and everything of the key but the step."""
+
+    corpus: Corpus
+    opt: Options
+    group_index: int
+    reader: int
+    """Number of the reader in its group; tensor parallel ranks are one reader."""
+
+    def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
+        """Batch number `micro` of the try of `step`."""
+        return self.corpus.batch(
+            seed=self.opt.seed,
+            step=step,
+            group_index=self.group_index,
+            group_rank=self.reader,
+            size=self.opt.batch,
+            length=self.opt.context,
+            micro=micro,
+        )
+
+    def draw_unseen(self, number: int) -> tuple[Tensor, Tensor]:
+        """Batch `number` of the evaluation: the same on every rank, drawn with another seed."""
+        return self.corpus.batch(
+            seed=self.opt.seed + 1,
+            step=number,
+            group_index=0,
+            group_rank=0,
+            size=self.opt.batch,
+            length=self.opt.context,
+        )

@@ -32,7 +32,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.width
-        self.heads = config.heads
+        self.head_width = width // config.heads
         self.norm_attention = nn.RMSNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.project = nn.Linear(width, width, bias=False)
@@ -42,11 +42,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` and the answer are (batch, context, width)."""
-        batch, length, width = x.shape
-        qkv = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, -1)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, width/heads)
+        batch, length, _ = x.shape
+        # Head by head, so that tensor parallel ranks hold whole heads: how many is in the shape.
+        qkv = self.qkv(self.norm_attention(x)).view(batch, length, -1, 3, self.head_width)
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (batch, heads, length, head width)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.project(mixed.transpose(1, 2).flatten(2))
         hidden = F.gelu(self.expand(self.norm_mlp(x)))
         added: Tensor = self.contract(hidden)
         return x + added

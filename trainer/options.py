@@ -11,8 +11,9 @@ from trainer.arguments import OneLineParser
 
 _DESCRIPTION = """\
 One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
-library's own source. Ranks of one replica group start together under torchrun; replica groups
-find each other through the TorchFT Lighthouse and may come and go.
+library's own source. Ranks of one replica group start together under torchrun and split the
+model (FSDP2); replica groups find each other through the TorchFT Lighthouse, average their
+gradients, and may come and go.
 """
 
 _EPILOG = """\
@@ -55,6 +56,15 @@ class Options:
     quorum_timeout_s: float
     connect_timeout_s: float
     group_timeout_s: float
+    device: str
+    pieces: int
+    tensor_parallel: int
+    accumulate: int
+    clip: float
+    compile: bool
+    algorithm: str
+    sync_every: int
+    resume: bool
     fault_file: Path | None
     status_file: Path | None
     fingerprint_every: int
@@ -115,6 +125,60 @@ def parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="of weights and data; must be the same in all groups (default 0)",
+    )
+    run.add_argument(
+        "--accumulate",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="batches whose gradients make one step (default 1)",
+    )
+    run.add_argument(
+        "--clip",
+        type=seconds,
+        default=0.0,
+        metavar="X",
+        help="largest norm of the averaged gradient; 0 = as it is (default)",
+    )
+    run.add_argument(
+        "--algorithm",
+        choices=("every-step", "local-sgd", "diloco"),
+        default="every-step",
+        help="groups average gradients at every step (default), or weights (local-sgd) or their "
+        "changes (diloco) every --sync-every steps",
+    )
+    run.add_argument(
+        "--sync-every",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="steps between two meetings of local-sgd and diloco (default 10)",
+    )
+
+    split = top.add_argument_group("inside a group")
+    split.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
+    )
+    split.add_argument(
+        "--tensor-parallel",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="ranks that share each layer; FSDP2 splits the model over the others (default 1)",
+    )
+    split.add_argument(
+        "--pieces",
+        type=count,
+        default=0,
+        metavar="N",
+        help="the same in all groups, and a multiple of each group's ranks: lets groups of "
+        "different sizes train together (default: this group's ranks)",
+    )
+    split.add_argument(
+        "--compile", action="store_true", help="torch.compile each block (needs a C++ compiler)"
     )
 
     model = top.add_argument_group("model")
@@ -194,13 +258,18 @@ def parser() -> argparse.ArgumentParser:
         type=count,
         default=0,
         metavar="N",
-        help="write all tensors to disk every N steps; 0 = never (default)",
+        help="write the state to disk every N steps; 0 = never (default)",
     )
     aside.add_argument(
         "--checkpoint-dir",
         type=Path,
         metavar="DIR",
-        help="where checkpoints go: DIR/GROUP.pt, the newest only",
+        help="where checkpoints go: DIR/GROUP/step-N, the newest two",
+    )
+    aside.add_argument(
+        "--resume",
+        action="store_true",
+        help="start from the newest checkpoint of any group in --checkpoint-dir, if there is one",
     )
 
     look = top.add_argument_group("observation and faults")
@@ -241,4 +310,11 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         top.error(f"--width {options.width} does not divide by --heads {options.heads}")
     if options.checkpoint_every and options.checkpoint_dir is None:
         top.error("--checkpoint-every needs --checkpoint-dir DIR")
+    if options.resume and options.checkpoint_dir is None:
+        top.error("--resume needs --checkpoint-dir DIR")
+    if options.heads % options.tensor_parallel:
+        top.error(
+            f"--heads {options.heads} do not divide among --tensor-parallel "
+            f"{options.tensor_parallel} ranks"
+        )
     return options

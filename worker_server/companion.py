@@ -19,6 +19,8 @@ from worker_server.environment import for_sidecar
 _START_LIMIT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Before each new start. A sidecar that goes five times has a reason that a sixth does not mend."""
+_STEADY_S = 600.0
+"""One that lived for so long had none: in a job of weeks the kernel may take more than five."""
 _PR_SET_PTRACER = 0x59616D61
 
 
@@ -78,6 +80,8 @@ class Companion:
 
     def _again(self) -> None:
         now = self._clock()
+        if self._due_s is None and now - self._started_s >= _STEADY_S:
+            self._restarts = 0
         if self._restarts >= len(_PAUSES_S):
             self._give_up(f"was started {1 + self._restarts} times and is gone again")
         elif self._due_s is None:

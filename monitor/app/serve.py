@@ -13,6 +13,7 @@ from waitress import wasyncore
 from waitress.server import create_server
 
 from monitor.app.answers import BODY_MAX_BYTES
+from monitor.urls import host_and_port
 
 THREADS: Final = 8
 CONNECTIONS: Final = 1000
@@ -29,11 +30,10 @@ def parse_bind(text: str) -> tuple[str, int]:
     Raises:
         ServeError: not such an address.
     """
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    found = host_and_port(text)
+    if found is None:
         raise ServeError(f"--bind is {text!r}, expected HOST:PORT, such as 127.0.0.1:8470")
-    return host, int(port)
+    return found
 
 
 def is_loopback(host: str) -> bool:

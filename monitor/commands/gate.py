@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.app import ServeError, parse_bind
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.token import add_token_option, read_token
 from monitor.gate import bequest
 from monitor.gate.keeper import Estate, Keeper, Worker
 from monitor.gate.serve import Options, listen, resolve
 from monitor.gate.succession import describe, orphans, succeed, told
+from monitor.urls import host_and_port
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -158,10 +158,12 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
 
 
 def _address(option: str, text: str) -> tuple[str, int]:
-    try:
-        return parse_bind(text)
-    except ServeError as exc:
-        raise CommandError(str(exc).replace("--bind", option), USAGE) from exc
+    found = host_and_port(text)
+    if found is None:
+        raise CommandError(
+            f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}", USAGE
+        )
+    return found
 
 
 def _listen(option: str, address: tuple[str, int]) -> socket.socket:

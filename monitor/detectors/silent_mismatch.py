@@ -45,20 +45,20 @@ def silent_mismatch(history: History) -> tuple[Verdict, ...]:
 
 def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks of the one healthy group whose turn it is to have its flight records read; sorted."""
-    sample_s = history.config.sample_s
-    if not sample_s or graph.suspects:
+    if not history.config.sample_s or graph.suspects:
         return ()
-    due: Mapping[GroupName, float] = {
-        group: max(_age_s(history, track) for track in members)
+    late: Mapping[GroupName, float] = {
+        group: max(_age_s(history, one) - history.sample_after_s(one) for one in members)
         for group, members in history.groups().items()
         if _calm(history, members)
     }
-    spoilt = _spoilt_since(history)
-    due = {group: inf if age_s > spoilt.get(group, inf) else age_s for group, age_s in due.items()}
-    oldest = max(due, key=lambda group: (due[group], group), default=None)
-    if oldest is None or due[oldest] < sample_s:
+    for group, since_s in _spoilt_since(history).items():
+        if group in late and max(_age_s(history, o) for o in history.groups()[group]) > since_s:
+            late = {**late, group: inf}
+    latest = max(late, key=lambda group: (late[group], group), default=None)
+    if latest is None or late[latest] < 0:
         return ()
-    return tuple(sorted(track.rank for track in history.groups()[oldest]))
+    return tuple(sorted(track.rank for track in history.groups()[latest]))
 
 
 def _spoilt_since(history: History) -> Mapping[GroupName, float]:

@@ -33,7 +33,7 @@ class Blame:
     """The same of its peers."""
     peers: int
     peers_alone_s: float
-    """Busy seconds a step of its peers, less what they were seen inside collectives."""
+    """Seconds a step in which its peers worked: busy, and not held inside collectives."""
 
 
 def blame(windows: Sequence[Window], rank: RankName) -> Blame:
@@ -52,7 +52,7 @@ def blame(windows: Sequence[Window], rank: RankName) -> Blame:
         for kind in sorted({*mine, *(name for one in others for name in one)}):
             own.setdefault(kind, []).append(mine.get(kind, 0.0))
             theirs.setdefault(kind, []).append(_median(one.get(kind, 0.0) for one in others))
-        alone.append(_median(pace.busy_s * (1 - pace.held) for pace in peers))
+        alone.append(_median(pace.alone_s for pace in peers))
     excess = {kind: _median(own[kind]) - _median(theirs[kind]) for kind in own}
     worst = max(sorted(excess), key=lambda kind: excess[kind], default="compute")
     return Blame(

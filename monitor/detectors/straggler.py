@@ -29,6 +29,8 @@ _SHARE_OF_STEP = 0.1
 _BASELINE_WINDOWS = 3
 _MOSTLY_INSIDE = 0.5
 """Share of the sweeps inside collectives from which a group is said to spend its time there."""
+_HELD = 0.2
+"""Share of its busy time from which what collectives held a rank is looked at on its own."""
 _OWN_SHARE = 2 / 3
 """Of slow ranks in one group, those that work at least so long as the busiest are culprits; the
 others are slow because they wait for it inside forward and backward."""
@@ -42,9 +44,9 @@ class _Slow:
     since_s: float
     lost_s: float
     alone_s: float
-    """Busy seconds a step, less the share seen inside collectives of its own group."""
+    """Seconds a step in which it worked: busy, and not held inside collectives."""
     held: float
-    """That share."""
+    """Share of its busy time in which they held it."""
     persistent: bool
     blame: Blame
 
@@ -62,7 +64,8 @@ def straggler(history: History) -> tuple[Verdict, ...]:
             found = _judge(history, track, windows)
             if found is not None:
                 by_group.setdefault(track.group, []).append(found)
-    return tuple(_verdict(history, group, slow) for group, slow in by_group.items())
+    told = (_verdict(history, group, slow) for group, slow in by_group.items())
+    return tuple(verdict for verdict in told if verdict is not None)
 
 
 def _slow(history: History, pace: Pace) -> bool:
@@ -102,7 +105,7 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
         last=present[-1],
         since_s=windows[start].start_s,
         lost_s=max(0.0, lost_s),
-        alone_s=median([pace.busy_s for pace in present]) * (1 - held),
+        alone_s=median([pace.alone_s for pace in present]),
         held=held,
         persistent=persistent,
         blame=blame(windows[-config.straggler_windows :], track.rank),
@@ -150,10 +153,14 @@ def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> t
     return start, lost_s
 
 
-def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict:
+def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict | None:
+    """None when all of them only wait, for one who is not known to be slow yet."""
     transfer = _slow_transfer(history, group, suspects)
-    most_s = max(found.alone_s for found in suspects)
-    slow = [one for one in suspects if transfer or one.alone_s >= _OWN_SHARE * most_s]
+    workers = suspects if transfer else [one for one in suspects if not _waits(history, one)]
+    if not workers:
+        return None
+    most_s = max(found.alone_s for found in workers)
+    slow = [one for one in workers if transfer or one.alone_s >= _OWN_SHARE * most_s]
     held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
@@ -192,6 +199,14 @@ def _course(history: History, slow: list[_Slow]) -> str:
     if any(found.persistent for found in slow):
         return f"persistent: slow in each of the last {config.persistent_windows} windows"
     return f"lately: {config.straggler_slow_windows} of {config.straggler_windows} windows"
+
+
+def _waits(history: History, found: _Slow) -> bool:
+    """Whether it is slow only by what collectives held it: its own work takes no longer."""
+    own_s = found.alone_s / found.last.work
+    return found.held >= _HELD and own_s <= (
+        history.config.straggler_ratio * found.blame.peers_alone_s
+    )
 
 
 def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) -> bool:

@@ -3,21 +3,25 @@
 Theory of operation. Heads at every tick show who is missing (`outside`). They do not show every
 wait: DDP's reducer calls collectives from C++. So the records of the group are asked for once the
 rank has stood still for half the floor, and judged by the analysis that also judges dumps: what it
-names is accused. Where it has nothing to say, because the wait lies between replica groups, a
-single missing rank is accused and several of one group are "cannot tell".
+names is accused. They are asked for as well where a whole group stands still and no head shows a
+wait: then it is they that point, see `recorded_wait`. Where they have nothing to say, because the
+wait lies between replica groups, a single missing rank is accused and several of one group are
+"cannot tell".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from monitor.analysis.finding import Fault, Finding
 from monitor.detectors.recorded import Opinion, opinion, sure
+from monitor.detectors.recorded_wait import MISSING
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, patience
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
 
-_MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 _MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
 
@@ -34,23 +38,29 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records would tell whether those missing are to blame; sorted."""
-    groups = {
+    groups = set(graph.quiet) | {
         history.tracks[rank].group
         for rank in graph.suspects
         if graph.standing[rank] is Standing.OUTSIDE
     }
-    members = (track for group in sorted(groups) for track in history.groups().get(group, ()))
-    return tuple(
-        track.rank for track in members if track.fresh is not None and not _has(history, track)
-    )
+    members = (history.groups().get(group, ()) for group in sorted(groups))
+    return tuple(track.rank for group in members for track in _unread(history, group))
 
 
-def _has(history: History, track: RankTrack) -> bool:
-    """Whether a record of this stall is at hand, and not for too long."""
+def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
+    """Members without a record of this stall; when all have one, those whose is due again.
+
+    Only so many are read in a tick: in a large group the first would be due before the last was.
+    """
+    there = [track for track in members if track.fresh is not None]
+    lacking = [track for track in there if not _has(history, track, track.stall_s)]
+    repeat_s = history.config.record_repeat_s
+    return lacking or [track for track in there if not _has(history, track, repeat_s)]
+
+
+def _has(history: History, track: RankTrack, within_s: float) -> bool:
     age_s = history.record_age_s(track.rank)
-    if history.answer(track) is None or age_s is None:
-        return False
-    return age_s <= min(track.stall_s, history.config.record_repeat_s)
+    return history.answer(track) is not None and age_s is not None and age_s <= within_s
 
 
 def _judge(
@@ -97,7 +107,7 @@ def _told(
 ) -> tuple[Finding, tuple[RankName, ...]] | None:
     """Whom the records accuse; None when they accuse nobody, or contradict the heads."""
     for one in said.findings:
-        if sure(one) and one.kind in (*_MISSING, *_MISMATCHED):
+        if sure(one) and one.kind in (*MISSING, *_MISMATCHED):
             culprits = said.names(one.culprits)
             if one.kind in _MISMATCHED or set(culprits) <= set(names):
                 return one, culprits
@@ -127,6 +137,8 @@ def _verdict(
 ) -> Verdict:
     allowed = max((patience(history, graph, t) for t in roots), key=lambda one: one.span_s)
     polls = f"heads at {history.config.tick_s:g} s polls"
+    silent = graph.by_records.issuperset(culprits)
+    found = "read because all of the group stood still" if silent else f"found by {polls}"
     also = {} if records is None else dict(records.evidence)
     return Verdict(
         kind=kind,
@@ -141,7 +153,7 @@ def _verdict(
         ),
         evidence=also
         | {
-            "source": polls if records is None else f"flight records, found by {polls}",
+            "source": polls if records is None else f"flight records, {found}",
             "threshold": str(allowed),
         },
         signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}",

@@ -10,7 +10,8 @@ phase they report. A rank alone that stands still for
 longer than its allowance is a root. Whoever reaches a root is its victim. Edges may
 name too many ranks, never too few: an edge to a rank that moves accuses nobody. When all pause at
 once and nobody waits, it is the job that pauses, and no rank. What ranks that report no phases of
-their own are doing follows from the heads of their process groups, see `outside`.
+their own are doing follows from the heads of their process groups, see `outside`, and where heads
+do not move from their records, see `recorded_wait`.
 (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
 """
 
@@ -22,6 +23,7 @@ from typing import Final
 
 from monitor.detectors.outside import inside_across, missed
 from monitor.detectors.patience import Allowance, allowance, undeclared
+from monitor.detectors.recorded_wait import missed_by_records, quiet_groups
 from monitor.detectors.standing import Standing
 from monitor.detectors.stuck import Stuck, stuck_in
 from monitor.history import History, RankTrack, inside_own_group
@@ -53,7 +55,11 @@ class WaitGraph:
     stuck: tuple[Stuck, ...]
     fleet_pauses: bool
     """Whether most ranks stand still by themselves at once and nobody waits."""
-    _stalled: frozenset[RankName]
+    quiet: tuple[GroupName, ...] = ()
+    """Replica groups that stand still, and only their records can tell why; sorted."""
+    by_records: frozenset[RankName] = frozenset()
+    """Ranks that are missing somewhere by their group's records alone."""
+    _stalled: frozenset[RankName] = frozenset()
     _held_by: Mapping[RankName, tuple[RankName, ...]] = field(default_factory=dict)
     _lanes: Mapping[int, tuple[RankName, ...]] = field(default_factory=dict)
     _groups: Mapping[GroupName, tuple[RankName, ...]] = field(default_factory=dict)
@@ -119,6 +125,11 @@ def build(history: History) -> WaitGraph:
             standing.update(dict.fromkeys(found.joined, Standing.LEFT))
     missing = missed(history, tracks, standing, stuck)
     standing.update(dict.fromkeys(missing, Standing.OUTSIDE))
+    quiet = quiet_groups(history, standing)
+    recorded = missed_by_records(history, quiet)
+    standing.update({held: Standing.HELD for waiting in recorded.values() for held in waiting})
+    standing.update(dict.fromkeys(recorded, Standing.OUTSIDE))
+    missing |= recorded
     floor_s = history.config.stall_floor_s / 2
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
     lanes: dict[int, list[RankName]] = {}
@@ -144,6 +155,8 @@ def build(history: History) -> WaitGraph:
         ),
         stuck=stuck,
         fleet_pauses=_fleet_pauses(tracks, standing, stalled),
+        quiet=quiet,
+        by_records=frozenset(recorded),
         _stalled=stalled,
         _held_by={rank: tuple(holders) for rank, holders in held_by.items()},
         _lanes={lane: tuple(ranks) for lane, ranks in lanes.items()},

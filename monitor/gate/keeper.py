@@ -29,6 +29,7 @@ from typing import Final
 from monitor.gate import bequest
 from monitor.gate.bequest import Page
 from monitor.gate.serve import Options, raise_file_limit
+from monitor.gate.spare import Spare
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -121,6 +122,13 @@ class Worker:
             bequest.receive(self.channel)
         return self
 
+    def gone(self) -> bool:
+        """Whether it has ended; then nothing of it is left."""
+        if self.process.poll() is None:
+            return False
+        self.channel.close()
+        return True
+
     def end(self, number: signal.Signals) -> None:
         """Signal it, and wait; kill it when it takes too long."""
         with contextlib.suppress(ProcessLookupError):
@@ -152,10 +160,10 @@ class Keeper:
         wakes.setblocking(False)
         signal.set_wakeup_fd(wakes.fileno())
         worker = self._employ(self._first)
-        spare = Worker()
+        spare = Spare(Worker)
         try:
             while not self._stopping.is_set():
-                if self._watch(worker, wake):
+                if self._watch(worker, spare, wake):
                     continue
                 worker.end(signal.SIGKILL)
                 if self._stopping.is_set():
@@ -163,11 +171,12 @@ class Keeper:
                 if time.monotonic() - worker.began_s < _SHORT_S:
                     time.sleep(_SHORT_S)
                 log.warning("the worker (pid %d) is gone: another takes over", worker.process.pid)
-                worker, spare = self._employ(spare), Worker()
+                worker = self._employ(spare.take())
         finally:
             signal.set_wakeup_fd(-1)
             worker.end(signal.SIGTERM)
-            spare.end(signal.SIGKILL)
+            if spare.there is not None:
+                spare.there.end(signal.SIGKILL)
 
     def _stop(self, number: int, frame: object) -> None:
         del number, frame
@@ -189,13 +198,14 @@ class Keeper:
         worker.began_s = worker.heard_s = time.monotonic()
         return worker
 
-    def _watch(self, worker: Worker, wake: socket.socket) -> bool:
+    def _watch(self, worker: Worker, spare: Spare[Worker], wake: socket.socket) -> bool:
         """Note what the worker says; False when it is gone, or as good as gone."""
         with selectors.DefaultSelector() as selector:
             selector.register(worker.channel, selectors.EVENT_READ)
             selector.register(wake, selectors.EVENT_READ)
             while not self._stopping.is_set():
                 ready = selector.select(timeout=1.0)
+                spare.look()
                 if any(key.fileobj is worker.channel for key, _ in ready):
                     if not self._read(worker):
                         return False

@@ -24,7 +24,7 @@ from monitor.names import GroupName, Host, RankName, ReplicaId
 from monitor.pace import PaceMeter
 from monitor.prints import PrintBook
 from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
-from worker_server.wire import FlightRecord
+from worker_server.wire import RING_CALLS, FlightRecord
 
 _FORGET_S: Final = 3600.0
 COLLECTIVES_A_STEP: Final = 10
@@ -39,6 +39,15 @@ class Reading:
     answer: FlightRecord
     """The WorkerServer's whole answer, of which `record` is the ring."""
     at_s: float
+
+    @property
+    def covers_s(self) -> float:
+        """Seconds in which the rank's ring turned over, at the pace of its newer half."""
+        ring = self.answer.ring
+        newer = ring[len(ring) // 2 :]
+        if len(newer) < 2:
+            return float("inf")
+        return RING_CALLS * (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +241,12 @@ class History:
         """Since the rank's flight record was read; None when there is none."""
         held = self._records.get(rank)
         return None if held is None else self.now_s - held.at_s
+
+    def sample_after_s(self, track: RankTrack) -> float:
+        """Seconds after which a healthy rank's record is read again: before half of it is gone."""
+        held = self._records.get(track.rank)
+        busy_s = float("inf") if held is None else held.covers_s / 2
+        return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
 
     def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
         """Hosts of ranks, sorted, each once."""

@@ -135,7 +135,9 @@ def _push_pace(history: History) -> None:
     history.pace.push(
         history.now_s,
         [
-            Reading(track.rank, track.identity.incarnation, track.step, track.inside_own)
+            Reading(
+                track.rank, track.identity.incarnation, track.step, track.inside_own, track.held_s
+            )
             for track in history.present()
             if track.step is not None
             and track.step.source == SOURCE_REPORTER

@@ -8,7 +8,8 @@ came back to the same phase is not stalled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.names import GroupName, RankName
@@ -17,6 +18,7 @@ from worker_server.wire import (
     ACROSS,
     LONG_PHASES,
     SOURCE_REPORTER,
+    WAITING_PHASE,
     GroupHead,
     Identity,
     StateReport,
@@ -32,6 +34,8 @@ UNDECLARED: Final = "other"
 INSIDE: Final = "inside a collective"
 """Where ranks stand that are all in one and wait for its end."""
 
+_FAILED_MAX: Final = 64
+"""More of them in a row are a fault of their own, not what one of another group costs."""
 _RUNNING: Final = ("R", "D")
 """States of a main thread that works, wants to work or waits for the disk."""
 
@@ -75,6 +79,8 @@ class RankTrack:
     last_commit_s: float | None = None
     was_alive: bool = False
     """Whether this monitor ever saw the process alive."""
+    failed: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_FAILED_MAX))
+    """Attempts without a commit: the tick that showed them, and how many; the latest."""
 
     @property
     def rank(self) -> RankName:
@@ -138,6 +144,18 @@ class RankTrack:
         return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
 
     @property
+    def held_s(self) -> float | None:
+        """Seconds of this incarnation in which collectives held it and no phase said so.
+
+        The one that holds it now included; None where the WorkerServer does not tell.
+        """
+        report, step = self.report, self.step
+        if report is None or step is None or step.held_s is None:
+            return None
+        now_s = [head.age_s for head in report.heads if head.inside > 0]
+        return step.held_s + (max(now_s, default=0.0) if step.phase != WAITING_PHASE else 0.0)
+
+    @property
     def inside_own(self) -> bool:
         """Whether it is inside a collective of its own replica group, in the latest tick."""
         report = self.fresh
@@ -176,6 +194,8 @@ class RankTrack:
             return
         if step.healing:
             self.healed_commits = step.commits
+        if before is not None and step.commit_failures > before.commit_failures:
+            self.failed.append((now_s, step.commit_failures - before.commit_failures))
         if step.last_commit_age_s is not None:
             self.last_commit_s = now_s - step.last_commit_age_s
             if self.first_commit_s is None and (before is not None or step.commits == 1):

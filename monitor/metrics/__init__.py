@@ -5,8 +5,8 @@ and groups that are gone vanish by construction. Labels never carry a step, a re
 text.
 
 Belongs here: what is counted while it happens (`instruments`), what is read at scrape time
-(`collectors`), of the fleet (`fleet`) and of what the monitor makes of it (`decided`). Not here:
-when something is counted, and the gate's own figures (`evictors.gate_metrics`, `gate`).
+(`collectors`), of the fleet (`fleet`, `recovery`) and of what the monitor makes of it (`decided`).
+Not here: when something is counted, and the gate's own figures (`evictors.gate_metrics`, `gate`).
 """
 
 from monitor.metrics.collectors import JournalCollector, LeaseCollector, ViewCollector

@@ -11,6 +11,7 @@ from monitor.journal.writer import Stats
 from monitor.lease import Standing
 from monitor.metrics import decided, fleet
 from monitor.metrics.gauge import gauge
+from monitor.metrics.recovery import recoveries
 from monitor.view import View
 
 
@@ -40,6 +41,7 @@ class ViewCollector(Collector):
         if view is not None:
             yield from fleet.ranks(view)
             yield from fleet.groups(view)
+            yield from recoveries(view)
             yield from fleet.lighthouse(view)
             yield from decided.incidents(view)
             yield from decided.quarantine(view)

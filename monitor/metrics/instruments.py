@@ -42,9 +42,15 @@ class Instruments:
         )
         self.stages = Histogram(
             "lightkeeper_incident_stage_seconds",
-            "Seconds of each stage of an incident: detect, decide, leave, recover, rejoin.",
+            "Seconds of each stage of an incident: detect, decide, leave, recover, rejoin, resume.",
             ("stage",),
             buckets=_STAGE_BUCKETS,
+            registry=made,
+        )
+        self.lost_steps = Counter(
+            "lightkeeper_lost_steps_total",
+            "Attempts of other groups that did not commit for a fault, at least.",
+            ("kind",),
             registry=made,
         )
         self.evictions = Counter(
@@ -189,6 +195,8 @@ class Instruments:
             for line in incident.story:
                 if (line.at_s, line.to) not in told:
                     self.transitions.labels(str(incident.kind), line.to).inc()
+            lost = (incident.lost_steps or 0) - (0 if old is None else old.lost_steps or 0)
+            self.lost_steps.labels(str(incident.kind)).inc(max(0, lost))
             had = {} if old is None else _stages(old.milestones)
             for stage, seconds in _stages(incident.milestones).items():
                 if stage not in had:
@@ -203,6 +211,7 @@ def _stages(at: Milestones) -> dict[str, float]:
         "leave": (at.evict_asked_s, at.left_quorum_s),
         "recover": (at.evict_asked_s, at.survivor_commit_s),
         "rejoin": (at.evict_asked_s, at.rejoined_s),
+        "resume": (at.firing_s, at.resumed_s),
     }
     return {
         stage: max(0.0, end - start)

@@ -11,19 +11,27 @@ from monitor.config import KeeperConfig
 from monitor.history import History
 from monitor.incident import Incident
 from monitor.tracker.ending import out_of_quorum
+from monitor.tracker.resuming import lost_steps, resumed_s
 from monitor.tracker.story import noted
 
 
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
     """The incident with the milestones that this tick shows."""
-    marks, now_s = incident.milestones, history.now_s
-    since_s = marks.evict_asked_s
+    since_s = incident.milestones.evict_asked_s
     if since_s is None and not incident.open:
-        since_s = marks.firing_s
-    if not incident.groups:
-        return incident  # nobody's fault, nobody to come back
-    if since_s is None or now_s - since_s > config.follow_s:
+        since_s = incident.milestones.firing_s
+    if since_s is None or history.now_s - since_s > config.follow_s:
         return incident
+    if incident.groups:  # else nobody's fault, nobody to come back
+        incident = _going_and_coming(history, incident, since_s)
+    if incident.milestones.resumed_s is None:
+        incident = _resuming(history, incident, since_s)
+    return incident
+
+
+def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with what its groups and the others do."""
+    marks, now_s = incident.milestones, history.now_s
     asked = marks.evict_asked_s is not None
     if asked and marks.left_quorum_s is None and out_of_quorum(history, incident):
         marks = replace(marks, left_quorum_s=now_s)
@@ -44,6 +52,19 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
             marks = replace(marks, rejoined_s=back_s)
             incident = noted(incident, back_s, "rejoined", "the group commits again")
     return replace(incident, milestones=marks)
+
+
+def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with what it cost in steps so far, and with the end of that when it is there."""
+    incident = replace(incident, lost_steps=lost_steps(history, incident))
+    at_s = resumed_s(history, incident, since_s)
+    if at_s is None or incident.before is None:
+        return incident
+    marks = replace(incident.milestones, resumed_s=at_s)
+    groups, lost = incident.before.participants, incident.lost_steps
+    told = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
+    reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{told}"
+    return noted(replace(incident, milestones=marks), at_s, "resumed", reason)
 
 
 def _rejoined_s(history: History, incident: Incident) -> float | None:

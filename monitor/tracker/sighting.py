@@ -10,6 +10,7 @@ from monitor.history import History
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import IncidentId, RankName
 from monitor.severity import severity_of
+from monitor.tracker.resuming import strength
 from monitor.tracker.story import noted
 
 
@@ -38,6 +39,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         last_seen_s=now_s,
         severity=severity_of(verdict, history.config.eviction_cost_s),
         hosts=history.hosts(verdict.culprits),
+        before=strength(history),
     )
 
 

@@ -33,6 +33,7 @@ def differs(before: Incident | None, after: Incident) -> bool:
         before.story,
         before.verdict.confidence,
         before.severity,
+        before.lost_steps,
     ) != (
         after.state,
         after.culprits,
@@ -40,4 +41,5 @@ def differs(before: Incident | None, after: Incident) -> bool:
         after.story,
         after.verdict.confidence,
         after.severity,
+        after.lost_steps,
     )

@@ -153,6 +153,7 @@ _CLASSES: Final = (
     ),
     FaultClass(
         "corrupt", "one bit of one weight flips", lambda random: {"kind": "corrupt"}, _CORRUPT,
+        ("3x1",),  # of two groups that hold a shard each, who is right cannot be told
     ),
     FaultClass(
         "host-killed", "all processes of a group and their WorkerServers SIGKILLed at once",

@@ -296,6 +296,7 @@ def zygote(config: Path) -> None:
     """Import what ranks need, fork the supervisors, and end with the first of them."""
     import torch
     import torch._dynamo  # AdamW imports it at its first step
+    import torch.distributed.fsdp  # and a group of several ranks this
     import torchft  # noqa: F401
 
     from trainer import train  # noqa: F401

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import requests
+
 from tests.campaign.fleet import FleetError
 from tests.campaign.watch import Watch, pause
 from tests.matrix.cases import INJECTED, Case, Setting
@@ -68,7 +70,7 @@ class Runner:
     """
 
     def __init__(self, setting: Setting, folder: Path | None = None) -> None:
-        self._setting = setting
+        self.setting = setting
         self._base = folder or Path(tempfile.mkdtemp(prefix="lightkeeper-matrix-"))
         self._count = 0
         self._fleet: MatrixFleet | None = None
@@ -89,7 +91,7 @@ class Runner:
         Raises:
             FleetError: the fleet did not become whole, or the fault would not strike.
         """
-        if not self._setting.keeper:
+        if not self.setting.keeper:
             self.close()
         fleet = self._ready()
         if case.fault == "slow":
@@ -105,6 +107,20 @@ class Runner:
         self._heal(fleet, group, row)
         return row
 
+    def afterwards(self, within_s: float) -> tuple[list[Event], str]:
+        """What the monitor says of the last run once the job is whole again: incidents, metrics."""
+        assert self._fleet is not None
+        assert self._watch is not None
+        deadline = time.monotonic() + within_s
+        while True:
+            self._watch.look()
+            told = [one.latest for one in self._watch.seen.values()]
+            whole = any(one["milestones"].get("resumed_s") for one in told)
+            if whole or time.monotonic() > deadline:
+                metrics = requests.get(f"{self._fleet.monitor_url}/metrics", timeout=10)
+                return told, metrics.text
+            pause(LOOK_S)
+
     # -- stages ----------------------------------------------------------------------------
 
     def _ready(self) -> MatrixFleet:
@@ -118,16 +134,16 @@ class Runner:
                 return self._fleet
             say(f"   the fleet does not become whole: {why}; another one is started")
             self.close()
-        raise FleetError(f"no fleet of {self._setting} becomes whole: {why}")
+        raise FleetError(f"no fleet of {self.setting} becomes whole: {why}")
 
     def _begin(self) -> None:
         self._count += 1
-        folder = self._base / f"{str(self._setting).replace('/', '-')}-{self._count}"
-        say(f"   a fleet of {self._setting} starts in {folder}")
-        fleet = self._fleet = MatrixFleet.of(self._setting, folder)
+        folder = self._base / f"{str(self.setting).replace('/', '-')}-{self._count}"
+        say(f"   a fleet of {self.setting} starts in {folder}")
+        fleet = self._fleet = MatrixFleet.of(self.setting, folder)
         fleet.start()
         self._steps = StepLog(folder / "steps.jsonl")
-        if self._setting.keeper:
+        if self.setting.keeper:
             self._watch = Watch(fleet.client(), fleet.groups, fleet.ranks_per_group)
 
     def _until_whole(self, fleet: MatrixFleet) -> str | None:

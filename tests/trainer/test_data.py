@@ -18,8 +18,8 @@ def test_the_same_place_and_step_give_the_same_batch_with_no_state_in_between():
 
 def test_every_part_of_the_key_changes_the_batch():
     base, _ = CORPUS.batch(**WHERE)
-    for part in ("seed", "step", "group_index", "group_rank"):
-        other, _ = CORPUS.batch(**{**WHERE, part: WHERE[part] + 1})
+    for part in ("seed", "step", "group_index", "group_rank", "micro"):
+        other, _ = CORPUS.batch(**{**WHERE, part: WHERE.get(part, 0) + 1})
         assert not torch.equal(base, other), part
 
 

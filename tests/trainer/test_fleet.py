@@ -1,171 +1,53 @@
-"""A real fleet: torch imported once, then forked; a real Lighthouse; gloo on loopback."""
-
-import json
-import multiprocessing
-import os
-from contextlib import contextmanager
-from pathlib import Path
+"""What a fleet of real ranks agrees on, and what it says of itself."""
 
 import pytest
 
-from tests.ports import free_port
-from tests.trainer.fakes import FakeReporter
-from tests.waiting import wait_for
-from trainer import faults, options, status
+from tests.trainer.fleet import Forks, lighthouse, shared, unequal, until
+from trainer import faults
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-DEADLINE_S = 50.0
-
-
-def until(condition, what):
-    """The first true answer of `condition`, or a failure that says what was awaited."""
-    return wait_for(condition, within_s=DEADLINE_S, what=what)
-
-
-def rank_process(start, group, group_rank, world_size, port, arguments, told):
-    """In the fork: wait for the Lighthouse's address, then be a rank."""
-    lighthouse = start.recv()
-    os.environ.update(
-        RANK=str(group_rank),
-        WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        REPLICA_GROUP=group,
-        TORCHFT_LIGHTHOUSE=lighthouse,
-        GLOO_SOCKET_IFNAME="lo",
-        LIGHTKEEPER_HOST="host-1",
-    )
-    from trainer import train
-
-    reporter = FakeReporter()
-    train.train(options.parse(arguments), reporter)
-    told.write_text(json.dumps(reporter.told))
-
-
-class Fleet:
-    """Forked groups, each waiting for `start`. Forks come first: the Lighthouse has threads."""
-
-    def __init__(self, folder: Path, groups: int, world_size: int, *arguments: str, rg_1=()):
-        import torch
-
-        # AdamW imports this at its first step: once here, or in every fork.
-        import torch._dynamo
-        import torchft  # noqa: F401
-
-        torch.set_num_threads(1)
-        self.status_file = folder / "status.jsonl"
-        context = multiprocessing.get_context("fork")
-        self._ranks = {}
-        for group in range(groups):
-            port = free_port()
-            for group_rank in range(world_size):
-                name = f"rg_{group}.{group_rank}"
-                ours, theirs = context.Pipe()
-                told = folder / f"{name}.told"
-                every = [
-                    "--status-file",
-                    str(self.status_file),
-                    *arguments,
-                    *(rg_1 if group == 1 else ()),
-                ]
-                process = context.Process(
-                    target=rank_process,
-                    args=(theirs, f"rg_{group}", group_rank, world_size, port, every, told),
-                    daemon=True,
-                )
-                process.start()
-                self._ranks[name] = (process, ours, told)
-
-        from torchft.coordination import LighthouseServer
-
-        self._lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
-        self._address = f"http://127.0.0.1:{self._lighthouse.address().rpartition(':')[2]}"
-
-    def start(self, *names):
-        for name in names:
-            self._ranks[name][1].send(self._address)
-
-    def events(self, event, rank=None):
-        return [
-            line
-            for line in status.read(self.status_file)
-            if line["event"] == event and rank in {None, line["rank"]}
-        ]
-
-    def told(self, name):
-        return [
-            tuple(entry) if isinstance(entry, list) else entry
-            for entry in json.loads(self._ranks[name][2].read_text())
-        ]
-
-    def exit_codes(self):
-        for process, _, _ in self._ranks.values():
-            process.join(DEADLINE_S)
-        return [process.exitcode for process, _, _ in self._ranks.values()]
-
-    def end(self):
-        for process, _, _ in self._ranks.values():
-            process.kill()
-            process.join()
-        self._lighthouse.shutdown()
-
-
-@contextmanager
-def fleet(*arguments, **extra):
-    running = Fleet(*arguments, **extra)
-    try:
-        yield running
-    finally:
-        running.end()
-
-
-def fingerprints(events):
-    """Step -> the fingerprints of all ranks that recorded one there."""
-    steps = {}
-    for event in events:
-        steps.setdefault(event["step"], {})[event["rank"]] = event["sha256"]
-    return steps
+OFTEN = ("--log-every", "1", "--fingerprint-every", "1")
 
 
 def test_a_group_that_joins_late_heals_and_then_equals_the_others_bit_for_bit(tmp_path):
-    often = ("--step-time", "0.05", "--log-every", "1", "--fingerprint-every", "1")
-    with fleet(tmp_path, 2, 1, *often) as running:
-        running.start("rg_0.0")
-        until(lambda: len(running.events("fingerprint")) >= 3, "3 steps of rg_0 alone")
-        running.start("rg_1.0")
+    fleet = Forks(tmp_path, *OFTEN, "--step-time", "0.05").add("rg_0", 1).add("rg_1", 1)
+    with lighthouse(fleet):
+        fleet.start("rg_0.0")
+        until(lambda: len(fleet.events("fingerprint")) >= 3, "3 steps of rg_0 alone")
+        fleet.start("rg_1.0")
         until(
             lambda: (
-                len(running.events("fingerprint", "rg_1.0")) >= 10
-                and len(running.events("fingerprint", "rg_0.0")) >= 20
+                len(fleet.events("fingerprint", "rg_1.0")) >= 10
+                and len(fleet.events("fingerprint", "rg_0.0")) >= 20
             ),
             "10 steps of both",
         )
-        both = [
-            set(hashes.values())
-            for hashes in fingerprints(running.events("fingerprint")).values()
-            if len(hashes) == 2
-        ]
-        losses = [event["loss"] for event in running.events("step", "rg_0.0")]
-        joined_at = running.events("fingerprint", "rg_1.0")[0]["step"]
+        prints = fleet.prints()
+        losses = [event["loss"] for event in fleet.events("step", "rg_0.0")]
+        joined_at = fleet.events("fingerprint", "rg_1.0")[0]["step"]
 
     assert joined_at > 3
-    assert len(both) >= 9  # the newest may be there from one of them only
-    assert {len(hashes) for hashes in both} == {1}
+    assert shared(prints) >= 9  # the newest may be there from one of them only
+    assert unequal(prints) == []
     assert losses[0] > 5.0
     assert min(losses[-3:]) < losses[0] - 1.0
 
 
-def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
-    with fleet(tmp_path, 1, 2, "--steps", "3", "--fingerprint-every", "3") as running:
-        running.start("rg_0.0", "rg_0.1")
-        codes = running.exit_codes()
-        told = running.told("rg_0.1")
-        hashes = fingerprints(running.events("fingerprint"))
+def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_zero(tmp_path):
+    fleet = Forks(tmp_path, "--steps", "3", "--fingerprint-every", "3").add("rg_0", 2)
+    with lighthouse(fleet):
+        fleet.start_all()
+        codes = fleet.exit_codes()
+        told = fleet.told("rg_0.1")
+        started = fleet.events("started")
+        prints = fleet.prints()
 
     assert codes == [0, 0]
-    assert set(hashes) == {3}
-    assert len(set(hashes[3].values())) == 1
+    assert [2 * event["held"] for event in started] == [event["parameters"] for event in started]
+    assert {piece: list(hashes) for piece, hashes in prints[3].items()} == {
+        0: ["rg_0.0"], 1: ["rg_0.1"],
+    }  # fmt: skip
     a_step = [
         "communication", "data", "forward", "backward", "communication", "optimizer",
     ]  # fmt: skip
@@ -178,56 +60,146 @@ def test_two_ranks_in_a_group_tell_every_phase_and_end_with_zero(tmp_path):
     ]  # fmt: skip
 
 
-def test_two_groups_of_two_ranks_hold_equal_weights_from_the_first_step_on(tmp_path):
-    often = ("--steps", "3", "--fingerprint-every", "1", "--min-replicas", "2")
-    with fleet(tmp_path, 2, 2, *often) as running:
-        running.start("rg_0.0", "rg_0.1", "rg_1.0", "rg_1.1")
-        running.exit_codes()
-        hashes = fingerprints(running.events("fingerprint"))
+SHAPES = {
+    "FSDP2": ((2, 2), ("--clip", "0.5", "--accumulate", "2")),
+    "groups of 2 and 1 ranks": ((2, 1), ("--pieces", "2", "--clip", "0.5")),
+    "tensor parallel": ((2, 2), ("--tensor-parallel", "2", "--clip", "0.5")),
+}
 
-    assert set(hashes) == {1, 2, 3}
-    assert [len(step) for step in hashes.values()] == [4, 4, 4]
-    assert [len(set(step.values())) for step in hashes.values()] == [1, 1, 1]
+
+@pytest.mark.parametrize(("sizes", "arguments"), SHAPES.values(), ids=SHAPES)
+def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path, sizes, arguments):
+    fleet = Forks(tmp_path, *OFTEN, "--steps", "6", "--min-replicas", "2", *arguments)
+    for number, size in enumerate(sizes):
+        fleet.add(f"rg_{number}", size)
+    with lighthouse(fleet):
+        fleet.start_all()
+        codes = fleet.exit_codes()
+        prints = fleet.prints()
+        losses = [e["loss"] for e in fleet.events("step", "rg_0.0") if e["committed"]]
+
+    assert codes == [0] * sum(sizes)
+    assert sorted(prints) == [1, 2, 3, 4, 5, 6]
+    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {(0, 1)}
+    assert shared(prints) == 12
+    assert unequal(prints) == []
+    assert losses[-1] < losses[0] - 1.0
+
+
+def test_a_sharded_group_that_was_killed_heals_from_one_of_another_size(tmp_path):
+    often = (*OFTEN, "--step-time", "0.05", "--pieces", "2", "--timeout", "20")
+    fleet = Forks(tmp_path, *often)
+    fleet.add("rg_0", 1).add("rg_1", 2).add("rg_1", 2, life=1)
+    with lighthouse(fleet):
+        fleet.start("rg_0.0", "rg_1.0", "rg_1.1")
+        until(lambda: shared(fleet.prints()) >= 6, "3 steps of both")
+        fleet.kill("rg_1.0", "rg_1.1")
+        killed_at = max(fleet.prints())
+        until(lambda: max(fleet.prints()) > killed_at + 3, "rg_0 goes on alone")
+        fleet.start("rg_1.0", "rg_1.1", life=1)
+        alone_until = max(fleet.prints())
+        until(
+            lambda: shared({s: p for s, p in fleet.prints().items() if s > alone_until}) >= 12,
+            "6 more steps of both",
+        )
+        prints = fleet.prints()
+        steps = [event["step"] for event in fleet.events("step", "rg_0.0")]
+
+    assert unequal(prints) == []
+    assert steps == sorted(steps)  # what was committed stays committed
+
+
+@pytest.mark.parametrize("algorithm", ["local-sgd", "diloco"])
+def test_groups_that_meet_now_and_then_are_equal_then_and_heal(tmp_path, algorithm):
+    often = (*OFTEN, "--algorithm", algorithm, "--sync-every", "4", "--step-time", "0.02")
+    fleet = Forks(tmp_path, *often).add("rg_0", 2).add("rg_1", 2)
+    with lighthouse(fleet):
+        fleet.start("rg_0.0", "rg_0.1")
+        until(lambda: max(fleet.prints(), default=0) >= 8, "two meetings of rg_0 with itself")
+        fleet.start("rg_1.0", "rg_1.1")
+        until(lambda: shared(fleet.prints()) >= 6, "3 meetings of both")
+        prints = fleet.prints()
+        losses = [event["loss"] for event in fleet.events("step", "rg_0.0")]
+
+    assert {step % 4 for step in prints} == {0}
+    assert unequal(prints) == []
+    assert losses[-1] < losses[0] - 1.0
+
+
+def test_training_resumes_from_disk_as_if_it_had_not_stopped(tmp_path):
+    disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "2", "--pieces", "2")
+    both = (*OFTEN, "--min-replicas", "2", "--steps", "8", *disk)
+    first = Forks(tmp_path / "first", *both).add("rg_0", 2).add("rg_1", 1)
+    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 2).add("rg_1", 1)
+    turned = Forks(tmp_path / "turned", *both, "--resume").add("rg_0", 1).add("rg_1", 2)
+    with lighthouse(first, again, turned):
+        first.start_all()
+        assert first.exit_codes() == [0, 0, 0]
+        kept = sorted(path.name for path in (tmp_path / "disk" / "rg_1").iterdir())
+        for path in (tmp_path / "disk").glob("*/step-8"):  # as if it had ended in writing it
+            path.rename(path.with_name(".draft-step-8"))
+        again.start_all()
+        assert again.exit_codes() == [0, 0, 0]
+        turned.start_all()
+        assert turned.exit_codes() == [0, 0, 0]
+        whole, rest, read = first.prints(), again.prints(), turned.prints()
+
+    assert kept == ["step-6", "step-8"]
+    assert sorted(rest) == [6, 7, 8]
+    assert all(rest[step] == whole[step] for step in rest)
+    # Other numbers of ranks read what these wrote.
+    assert sorted(read) == [8]
+    assert unequal(read) == []
+    assert [set(read[8][piece].values()) for piece in (0, 1)] == [
+        set(whole[8][piece].values()) for piece in (0, 1)
+    ]
 
 
 def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
     # An infinite rate ruins rg_1's weights in every step that it commits.
-    often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20")
-    with fleet(tmp_path, 2, 1, *often, rg_1=("--learning-rate", "inf")) as running:
+    fleet = Forks(tmp_path, "--step-time", "0.05", "--log-every", "1", "--timeout", "20")
+    fleet.add("rg_0", 1).add("rg_1", 1, "--learning-rate", "inf")
+    with lighthouse(fleet):
         # The sound group first: who starts alone commits alone, and ruins itself for both.
-        running.start("rg_0.0")
-        until(lambda: len(running.events("step", "rg_0.0")) >= 2, "2 steps of rg_0 alone")
-        running.start("rg_1.0")
+        fleet.start("rg_0.0")
+        until(lambda: len(fleet.events("step", "rg_0.0")) >= 2, "2 steps of rg_0 alone")
+        fleet.start("rg_1.0")
         until(
             lambda: (
-                len([e for e in running.events("step", "rg_1.0") if not e["committed"]]) >= 3
-                and len(running.events("step", "rg_0.0")) >= 10
+                len([e for e in fleet.events("step", "rg_1.0") if not e["committed"]]) >= 3
+                and len(fleet.events("step", "rg_0.0")) >= 10
             ),
             "3 dropped steps of rg_1 and 10 steps of rg_0",
         )
-        sound = running.events("step", "rg_0.0")
-        dropped = [e for e in running.events("step", "rg_1.0") if not e["committed"]]
+        sound = fleet.events("step", "rg_0.0")
+        dropped = [e for e in fleet.events("step", "rg_1.0") if not e["committed"]]
 
     assert all(event["committed"] for event in sound)
     assert all(event["loss"] is not None for event in sound)
     assert [event["loss"] for event in dropped] == [None] * len(dropped)
 
 
-def test_a_group_with_a_nan_gradient_says_so_before_the_exchange_and_nobody_takes_it_in(tmp_path):
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path, size):
     fault_file = tmp_path / "faults.json"
     often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20", "--fault-file",
              str(fault_file), "--steps", "30")  # fmt: skip
-    with fleet(tmp_path, 2, 1, *often) as running:
-        running.start("rg_0.0", "rg_1.0")
-        until(lambda: len(running.events("step", "rg_1.0")) >= 3, "3 steps of rg_1")
-        faults.inject(fault_file, faults.Fault("nan", faults.Kind.NAN, "rg_1.0"))
-        until(lambda: len(running.events("finished", "rg_0.0")) == 1, "the end of rg_0")
-        sound = running.events("step", "rg_0.0")
+    fleet = Forks(tmp_path, *often).add("rg_0", size).add("rg_1", size)
+    ranks = [f"rg_{group}.{number}" for group in (0, 1) for number in range(size)]
+    sick = ranks[-1]
+    with lighthouse(fleet):
+        fleet.start_all()
+        until(lambda: len(fleet.events("step", sick)) >= 3, "3 steps of rg_1")
+        faults.inject(fault_file, faults.Fault("nan", faults.Kind.NAN, sick))
+        until(lambda: len(fleet.events("finished", "rg_0.0")) == 1, "the end of rg_0")
+        sound = fleet.events("step", "rg_0.0")
         [marker] = faults.markers(fault_file)
-        late = [e for e in running.events("step", "rg_1.0") if e["time"] > marker.time]
-        until(running._ranks["rg_0.0"][2].exists, "what rg_0 told")
-        told = running.told("rg_0.0")
+        late = [e for e in fleet.events("step", sick) if e["time"] > marker.time]
+        until(fleet.told_file("rg_0.0").exists, "what rg_0 told")
+        told = fleet.told("rg_0.0")
 
-    assert all(event["loss"] is not None and event["committed"] for event in sound)
+    together = [event for event in sound if event["participants"] == 2]
+    assert all(event["loss"] is not None and event["committed"] for event in together)
+    assert late
     assert not any(event["committed"] for event in late)
     assert [entry for entry in told if entry[0] == "not finite"] == []

@@ -47,6 +47,10 @@ STEP = wire.StepState(
     tags=("warmup",),
     counters={"samples_skipped": 3.0},
     source="torchft",
+    times={
+        "staging": wire.Took(1, 0.002, 0.002, 1000, 1000),
+        "reconfigure": wire.Took(3, 0.5, 0.1),
+    },
 )
 HEADS = (
     wire.GroupHead("default", 2, 5, 5, "all_reduce", 0.25),

@@ -79,6 +79,16 @@ def test_a_killed_sidecar_comes_back_with_growing_pauses_and_then_no_more(bench)
     assert bench.companion.settled
 
 
+def test_one_that_lived_for_long_has_all_its_tries_again(bench):
+    bench.pass_s(1)
+    for _ in range(8):
+        bench.pass_s(600)
+        bench.kill()
+        bench.pass_s(1 + 2)
+        assert bench.companion.settled
+    assert len(bench.started_at) == 9
+
+
 def test_one_that_does_not_come_up_is_one_warning(bench, tmp_path):
     bench.files.endpoint.unlink()
     with pytest.warns(RuntimeWarning, match="did not come up: see ") as said:

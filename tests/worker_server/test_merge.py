@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from worker_server.sidecar.merge import (
     Merged,
     cursor_of,
+    last_age_s,
     merge,
     newer,
     parse_cursor,
@@ -286,6 +287,20 @@ def test_newer_and_unfinished_go_together():
     found = merged([entry(1, 9, 8), entry(2, 5), entry(3, 2, 1), entry(4, 1)], [])
     part, behind = select(found, NOW, only_active=True, since=parse_cursor("3"))
     assert ([e.id for e in part.ring], behind.ring) == ([2, 4], 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "clock", "age_s"),
+    [
+        ([row(0, 60), row(1, 50)], TRUE_CLOCK, 50.0),
+        ([row(1, 50), row(0, 60), {"record_id": 2, "time_created_ns": "x"}], TRUE_CLOCK, 50.0),
+        ([row(0, 60)], Pairing(((0, WALL),), valid_from=WALL + NOW), None),
+        ([], TRUE_CLOCK, None),
+    ],
+    ids=["youngest", "odd ones take no part", "the clock was set since", "none"],
+)
+def test_the_youngest_of_torchs_dates_the_others(rows, clock, age_s):
+    assert last_age_s({"entries": rows}, NOW, clock) == age_s
 
 
 def test_nothing_to_merge_is_nothing_found():

@@ -106,7 +106,8 @@ def test_everything_at_once_is_valid(rank, how):
     kinds = {name.removeprefix("lightkeeper_rank_"): f.type for name, f in families.items()}
     counters = {
         "attempts", "commits", "commit_failures", "tokens", "phase_seconds", "user",
-        "communication_seconds", "steps_missed", "nonfinite_attempts",
+        "communication_seconds", "steps_missed", "nonfinite_attempts", "heals",
+        "checkpoint_staged_bytes", "checkpoint_loaded_bytes",
     }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "counter"} == counters
     assert kinds["step_seconds"] == kinds["step_phase_seconds"] == "histogram"
@@ -233,6 +234,20 @@ def test_times_of_torchft_are_sums_and_counts(rank):
     assert rank.value("lightkeeper_rank_checkpoint_load_seconds_sum") == 2.5
     assert rank.value("lightkeeper_rank_checkpoint_load_seconds_count") == 2
     assert rank.value("lightkeeper_rank_checkpoint_staging_seconds_count") is None
+
+
+def test_heals_and_the_bytes_that_they_moved_are_counted(rank):
+    assert rank.value("lightkeeper_rank_heals_total") is None
+    rank.page.add_time(layout.TIME_RECONFIGURE, 1.0)
+    assert rank.value("lightkeeper_rank_heals_total") == 0
+    rank.page.add_time(layout.TIME_LOAD, 2.0, 1000)
+    rank.page.add_time(layout.TIME_LOAD, 1.0, 500, again=True)
+    rank.page.add_time(layout.TIME_APPLY, 0.1, 1500)
+    assert rank.value("lightkeeper_rank_heals_total") == 1
+    assert rank.value("lightkeeper_rank_checkpoint_loaded_bytes_total") == 1500
+    assert rank.value("lightkeeper_rank_checkpoint_staged_bytes_total") is None
+    assert rank.value("lightkeeper_rank_checkpoint_load_seconds_count") == 1
+    assert rank.value("lightkeeper_rank_checkpoint_apply_seconds_sum") == 0.1
 
 
 @FORMATS

@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker_server.pages import NOW, identity
+from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import StepFacts
+
+
+def test_readers_are_told_how_many_calls_a_record_holds():
+    assert layout.RING_SLOTS == wire.RING_CALLS
 
 
 def write_step(page, n, loss_kind=layout.LOSS_FINITE):

@@ -76,15 +76,40 @@ def test_times_are_counted_and_added_up_by_kind(page, reader):
     page.add_time(layout.TIME_LOAD, 2.0)
     page.add_time(layout.TIME_LOAD, 0.5)
     page.add_time(layout.TIME_RECONFIGURE, 0.25)
-    assert reader.times() == {"load": (2, 2.5, 0.5), "reconfigure": (1, 0.25, 0.25)}
+    page.add_time(layout.TIME_STAGING, -1.0, 300)
+    assert reader.times() == {
+        "staging": wire.Took(1, 0.0, 0.0, 300, 300),
+        "load": wire.Took(2, 2.5, 0.5),
+        "reconfigure": wire.Took(1, 0.25, 0.25),
+    }
+
+
+def test_what_belongs_to_the_one_before_makes_that_one_longer(page, reader):
+    page.add_time(layout.TIME_LOAD, 2.0, 100)
+    page.add_time(layout.TIME_LOAD, 1.0, 40)
+    page.add_time(layout.TIME_LOAD, 0.5, 60, again=True)
+    assert reader.times() == {"load": wire.Took(2, 3.5, 1.5, 200, 100)}
+    assert page.heals == 3  # each part of the weights that was replaced
+
+
+def test_a_state_tells_the_times_of_a_recovery_and_not_those_of_every_step(page, reader):
+    page.add_time(layout.TIME_QUORUM, 0.01)
+    page.add_time(layout.TIME_APPLY, 0.25, 8)
+    assert state(page, reader).times == {"apply": wire.Took(1, 0.25, 0.25, 8, 8)}
+
+
+def test_a_stray_write_over_a_time_is_no_time(page, reader):
+    page.add_time(layout.TIME_LOAD, 2.0)
+    page._words[layout.TIME_WORD + (2 * layout.TIME_LOAD + 1) * layout.TIME_SLOT_WORDS + 2] = -5
+    assert reader.times() == {}
 
 
 def test_a_time_that_is_cut_off_in_the_middle_leaves_the_former_one_whole(page, reader):
     page.add_time(layout.TIME_QUORUM, 1.0)
     page.add_time(layout.TIME_QUORUM, 2.0)
     word = layout.TIME_WORD + (2 * layout.TIME_QUORUM + 1) * layout.TIME_SLOT_WORDS
-    page._words[word], page._words[word + 1] = 3, 10**15
-    assert reader.times() == {"quorum": (2, 3.0, 2.0)}
+    page._words[word], page._words[word + 2] = 3, 10**15
+    assert reader.times() == {"quorum": wire.Took(2, 3.0, 2.0)}
 
 
 def state(page, reader):

@@ -49,7 +49,7 @@ class Everything:
         page.leave(self.row, *enter(page, self.row, attempt=n))
         page.end_attempt(n, n, begin_ns, time.monotonic_ns(), n % 3 != 0)
         page.write_note(KINDS[n % 2], note_text(n))
-        page.add_time(layout.TIME_QUORUM, 1.0)
+        page.add_time(layout.TIME_QUORUM, 1.0, 7)
         for counter in self.counters:
             page.add_count(counter, 1)
         self.n = n
@@ -75,11 +75,12 @@ class Reading:
         self.check_step(now_ns)
         for kind in KINDS:
             self.check_note(kind, now_ns)
-        for count, sum_s, last_s in self.reader.times().values():
-            assert sum_s == pytest.approx(count)
-            assert last_s == 1.0
-            assert count >= self.count
-            self.count = count
+        for took in self.reader.times().values():
+            assert took.sum_s == pytest.approx(took.done)
+            assert took.last_s == 1.0
+            assert (took.sum_bytes, took.last_bytes) == (7 * took.done, 7)
+            assert took.done >= self.count
+            self.count = took.done
         for head in self.reader.heads(now_ns):
             assert 0 <= head.enqueued - head.completed <= 1
 

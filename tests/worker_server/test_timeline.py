@@ -62,6 +62,13 @@ def test_what_torch_alone_knows_to_be_open_is_told_as_unfinished():
     )
 
 
+def test_without_a_call_that_both_know_the_age_of_torchs_youngest_entry_dates_the_others():
+    torch = {"entries": [row(3, 10**9), row(4, 3 * 10**9, retired=False)]}
+    text = render(record(torch=torch, torch_age_s=0.1, torch_last_age_s=50.0, torch_only=(3, 4)))
+    assert text.splitlines()[-1].endswith("seen by torch alone, 50.0 s ago")
+    assert text.splitlines()[3].startswith("52.0 s default")
+
+
 def test_an_empty_record_says_so_and_why_torch_is_silent():
     assert render(record(torch_error="fr_trace_json: no answer within 2 s")).splitlines() == [
         "rank rg_1.0 of job job on h, pid 7, alive",

@@ -31,8 +31,9 @@ from torchft.process_group import (  # noqa: E402
     ProcessGroupGloo,
 )
 
+from tests.worker_server import pieces_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives, torchft_groups, torchft_hook  # noqa: E402
+from worker_server import collectives, torchft_groups, torchft_times, wire  # noqa: E402
 from worker_server.page import layout  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402
@@ -57,6 +58,12 @@ def job(tmp_path_factory):
     assert codes == [0, 9]
     pages = {name: PageReader(folder / f"{name}.page") for name in "ab"}
     return pages, steps["a"]
+
+
+def over_the_wire(step):
+    process = wire.Process(alive=True, state="S")
+    answer = wire.to_json(wire.StateReport(identity(world_size=1), process, step))
+    return wire.parse_state(json.loads(json.dumps(answer))).step
 
 
 def read(page):
@@ -124,12 +131,42 @@ def test_the_head_counts_in_the_newest_quorum(job):
 @pytest.mark.integration
 def test_quorums_configurations_and_checkpoints_are_timed(job):
     pages, seen = job
-    a, b = pages["a"].times(), pages["b"].times()
-    assert a["quorum"][0] == len(seen)
-    assert a["reconfigure"][0] == len({e.quorum for e in read(pages["a"])[0]})
-    assert (a["staging"][0], b["load"][0]) == (1, 1)
-    assert b["load"][1] > 0
-    assert "load" not in a
+    a = pages["a"].times()
+    assert a["quorum"].done == len(seen)
+    assert a["reconfigure"].done == len({e.quorum for e in read(pages["a"])[0]})
+
+
+@pytest.mark.integration
+def test_donor_and_healer_tell_what_the_heal_took(job):
+    """By what a monitor reads of them: `/v1/state` has no more than this."""
+    pages, _ = job
+    a, b = (over_the_wire(read(pages[name])[1]).times for name in "ab")
+    assert a.keys() == {"staging", "reconfigure"}
+    assert b.keys() == {"load", "apply", "reconfigure"}
+    nbytes = 4 * torchft_parent.WEIGHTS
+    for took in (a["staging"], b["load"], b["apply"]):
+        assert (took.done, took.sum_bytes, took.last_bytes) == (1, nbytes, nbytes)
+    for took in (*a.values(), *b.values()):
+        assert 0 < took.last_s <= took.sum_s < 30
+    assert b["load"].last_s > nbytes / 100e9  # no wire is that fast
+    assert b["apply"].last_s < b["load"].last_s + 5
+    assert a["reconfigure"].done > b["reconfigure"].done == 1
+
+
+@pytest.mark.integration
+def test_a_rank_with_a_manager_for_each_piece_of_its_model_tells_one_heal(tmp_path):
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.pieces_parent", str(tmp_path)],
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip().endswith("[0, 0]")
+    a, b = (PageReader(tmp_path / f"{name}.page").times() for name in "ab")
+    nbytes = 4 * sum(pieces_parent.PIECES)
+    assert (b["load"].done, b["load"].sum_bytes) == (1, nbytes)
+    assert (b["apply"].done, b["apply"].sum_bytes) == (1, nbytes)
+    assert (a["staging"].done, a["staging"].sum_bytes) == (1, nbytes)
+    assert 0 < b["load"].sum_s < 30
 
 
 # -- groups of one, in this process ------------------------------------------------------------
@@ -251,7 +288,7 @@ def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_
     assert ring()[0].error == "RuntimeError: given up: the group was configured for quorum 5"
     (head,) = PageReader(tmp_path / "a.page").heads(NOW)
     assert (head.enqueued, head.completed, head.size) == (1, 1, 1)
-    assert PageReader(tmp_path / "a.page").times()["reconfigure"][0] == 2
+    assert PageReader(tmp_path / "a.page").times()["reconfigure"].done == 2
 
 
 def test_a_second_group_has_a_name_of_its_own(gloo, ring, store):
@@ -330,7 +367,7 @@ def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
         def send_checkpoint(self, dst_ranks, step, state_dict, timeout):
             return "sent"
 
-    torchft_hook._time_transport(Transport())
-    torchft_hook._time_transport(Transport())
+    torchft_times.time_transport(Transport())
+    torchft_times.time_transport(Transport())
     assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
-    assert PageReader(tmp_path / "a.page").times()["staging"][0] == 1
+    assert PageReader(tmp_path / "a.page").times()["staging"].done == 1

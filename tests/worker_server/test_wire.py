@@ -23,6 +23,14 @@ COUNTS = st.integers(0, 2**53)
 
 
 @st.composite
+def took(draw):
+    """What a rank measured; without bytes where there are none, or they cannot be counted."""
+    sum_bytes = draw(st.just(0) | COUNTS)
+    last_bytes = draw(COUNTS) if sum_bytes else 0
+    return wire.Took(draw(COUNTS), draw(SECONDS), draw(SECONDS), sum_bytes, last_bytes)
+
+
+@st.composite
 def states(draw):
     def maybe(strategy):
         return draw(st.none() | strategy)
@@ -46,6 +54,7 @@ def states(draw):
             wire.Prints, COUNTS, COUNTS,
             st.lists(st.tuples(COUNTS, COUNTS, COUNTS), max_size=3).map(tuple),
         )),
+        times=draw(st.dictionaries(st.sampled_from(wire.TIMES), took(), max_size=4)),
     )  # fmt: skip
     head = st.builds(
         wire.GroupHead, name=st.text(), size=COUNTS, enqueued=COUNTS, completed=COUNTS,
@@ -156,14 +165,54 @@ def test_a_valid_answer_with_one_part_replaced_parses_or_raises_the_one_error(pa
         parse(answer)
 
 
-PRINTS = wire.Prints(4_123_456_789, 12, tuple((123_430 + 10 * n, 2**48 - 1, 0) for n in range(3)))
+@pytest.mark.parametrize(
+    ("told", "meant"),
+    [
+        pytest.param(None, {}, id="a rank that does not know them"),
+        pytest.param({"load": [2, 1.5, 0.5]}, {"load": wire.Took(2, 1.5, 0.5)}, id="no bytes"),
+        pytest.param({"load": [2]}, {"load": wire.Took(2)}, id="how often only"),
+        pytest.param(
+            {"load": [2, 1.5, 0.5, 7, 3, "more"], "ride": [1, 2, 3]},
+            {"load": wire.Took(2, 1.5, 0.5, 7, 3), "ride": wire.Took(1, 2.0, 3.0)},
+            id="a newer rank",
+        ),
+    ],
+)
+def test_times_of_other_versions_are_read(told, meant):
+    answer = wire.to_json(VALID[wire.parse_state])
+    assert "times" not in answer["step"]
+    answer["step"]["times"] = told
+    assert wire.parse_state(answer).step.times == meant
 
 
 @pytest.mark.parametrize(
-    ("prints", "room"), [(None, 1024), (PRINTS, 1152)], ids=["without prints", "with prints"]
+    "row", [7, [], [-1], [1.5], [True], [1, -0.5], [1, 1e400], [1, 1, 1, -1], [1, 1, 1, 1, "x"]]
+)
+def test_times_that_are_none_are_refused(row):
+    answer = wire.to_json(VALID[wire.parse_state])
+    answer["step"]["times"] = {"load": row}
+    with pytest.raises(wire.WireError):
+        wire.parse_state(answer)
+
+
+PRINTS = wire.Prints(4_123_456_789, 12, tuple((123_430 + 10 * n, 2**48 - 1, 0) for n in range(3)))
+
+
+TIMES = {
+    "staging": wire.Took(12, 1.234567, 0.123456, 12_345_678_901, 1_234_567_890),
+    "load": wire.Took(1, 12.345678, 12.345678, 1_234_567_890, 1_234_567_890),
+    "apply": wire.Took(1, 0.123456, 0.123456, 1_234_567_890, 1_234_567_890),
+    "reconfigure": wire.Took(123, 12.345678, 0.123456),
+}
+
+
+@pytest.mark.parametrize(
+    ("prints", "times", "room"),
+    [(None, {}, 1024), (PRINTS, {}, 1152), (PRINTS, TIMES, 1408)],
+    ids=["bare", "with prints", "with prints and times"],
 )
 @pytest.mark.parametrize("committed", [123_455, 123_456], ids=["in a step", "between two steps"])
-def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, room):
+def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, times, room):
     unfinished = committed < 123_456
     seconds = {  # a day and a half of training
         "init": 27.12345, "other": 312.12345, "data": 512.12345, "forward": 31234.12345,
@@ -177,6 +226,7 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, room)
             123_456, 123_456, 9_876_543, "communication", 0.0123, committed, 1.2345,
             wire.ReplicaId("rg_12:0b6ab4a1-2a5c-4a8d-9d6c-0e6a2d3f4b5c"), 123, 16, False, False,
             2.34567, True, 123_456_789_012, seconds, committed, prints=prints,
+            times=times,
         ),
         tuple(
             wire.GroupHead(f"mesh_{n}", 64, 12_345_678, 12_345_678 - unfinished, "all_gather", 0.12,

@@ -21,6 +21,8 @@ from worker_server import collectives, wire
 from worker_server.page.writer import PageWriter
 from worker_server.reporter import Reporter
 
+WEIGHTS = 2**20
+"""Floats of the state that heals."""
 TOGETHER = 3
 """Steps with both, before `b` dies."""
 
@@ -60,7 +62,7 @@ def rank(folder, name, address, joins):
     while name == "b" and not joined.exists():  # a Manager sends heartbeats: half of two is too few
         time.sleep(0.01)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    weights = {"w": torch.zeros(3)}
+    weights = {"w": torch.zeros(WEIGHTS)}
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
         load_state_dict=lambda state: weights.update(w=state["w"].clone()),
@@ -91,7 +93,7 @@ def rank(folder, name, address, joins):
         dist.all_reduce(torch.ones(4), group=across, op=dist.ReduceOp.SUM)
         committed = manager.should_commit()
         if committed:
-            weights["w"] += grad
+            weights["w"][:3] += grad
         together += committed and manager.num_participants() == 2
         seen.append([manager.num_participants(), committed])
         if name == "a" and manager.current_step() == 2:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.demo import scenario, view
+from trainer.demo import scenario, undisturbed, view
 from trainer.demo.fleet import Fleet, FleetError, start_fleet, wait_for_lighthouse
 from trainer.demo.options import DemoOptions, parse
 from trainer.demo.watch import MonitorAwayError, MonitorClient
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="lightkeeper-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        reports = _run(options, run_dir.resolve())
+        reports, calm = _run(options, run_dir.resolve())
     except OSError as exc:
         print(f"lightkeeper demo: {exc.filename or run_dir}: {exc.strerror}", file=sys.stderr)
         return 1
@@ -34,25 +34,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("lightkeeper demo: interrupted, everything was stopped", file=sys.stderr)
         return 130
-    _print_result(options, run_dir, reports)
+    _print_result(options, run_dir, reports, calm)
     if not options.keeper:
         return 0
     return 1 if any(report.problems for report in reports) else 0
 
 
-def _run(options: DemoOptions, run_dir: Path) -> list[scenario.FaultReport]:
+Outcome = tuple[list[scenario.FaultReport], undisturbed.Undisturbed]
+
+
+def _run(options: DemoOptions, run_dir: Path) -> Outcome:
     if options.keeper:
         return _run_fleet(options, run_dir, options.faults)
-    reports: list[scenario.FaultReport] = []
     # Nobody heals the fleet here: what one fault left behind would spoil the next.
-    for number, kind in enumerate(options.faults):
-        reports += _run_fleet(options, run_dir / f"{number}-{kind}", (kind,))
-    return reports
+    runs = [
+        _run_fleet(options, run_dir / f"{number}-{kind}", (kind,))
+        for number, kind in enumerate(options.faults)
+    ]
+    return [report for reports, _ in runs for report in reports], runs[-1][1]
 
 
-def _run_fleet(
-    options: DemoOptions, run_dir: Path, faults: tuple[str, ...]
-) -> list[scenario.FaultReport]:
+def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> Outcome:
     reports: list[scenario.FaultReport] = []
     with start_fleet(options, run_dir) as fleet, view.View() as screen:
         screen.say(
@@ -64,6 +66,8 @@ def _run_fleet(
         with contextlib.closing(client):
             scenario.wait_until_whole(fleet, client, screen.show, scenario.START_LIMIT_S)
             screen.say(f"whole: every rank commits. Monitor: {fleet.monitor_url}")
+            calm = undisturbed.look(client, run_dir)
+            screen.say(calm.line())
             for number, kind in enumerate(faults):
                 rank = _target(options, kind, number)
                 screen.say(f"injecting {kind} into {rank}")
@@ -74,7 +78,7 @@ def _run_fleet(
                     scenario.wait_until_whole(fleet, client, screen.show, scenario.START_LIMIT_S)
             if options.keep_running:
                 _keep_running(fleet, client, screen)
-    return reports
+    return reports, calm
 
 
 def _target(options: DemoOptions, kind: str, number: int) -> str:
@@ -106,7 +110,12 @@ def _keep_running(fleet: Fleet, client: MonitorClient, screen: view.View) -> Non
             time.sleep(1)
 
 
-def _print_result(options: DemoOptions, run_dir: Path, reports: list[scenario.FaultReport]) -> None:
+def _print_result(
+    options: DemoOptions,
+    run_dir: Path,
+    reports: list[scenario.FaultReport],
+    calm: undisturbed.Undisturbed,
+) -> None:
     if not options.json:
         view.console().print(view.summary(reports))
         return
@@ -118,6 +127,7 @@ def _print_result(options: DemoOptions, run_dir: Path, reports: list[scenario.Fa
         "timeouts": "short" if options.short_timeouts else "default",
         "run_dir": str(run_dir),
         "ok": not any(report.problems for report in reports),
+        "undisturbed": calm.to_json(),
         "faults": [report.to_json() for report in reports],
     }
     print(json.dumps(result))

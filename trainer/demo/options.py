@@ -171,9 +171,9 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
             "--fault mismatch needs a collective inside the group: add --ranks-per-group 2"
         )
     groups = args.groups or (2 if args.ranks_per_group > 1 else 3)
-    if "corrupt" in faults and groups * args.ranks_per_group < 3:
+    if "corrupt" in faults and groups < 3:
         arguments_parser.error(
-            "--fault corrupt in two ranks: which of two is right cannot be told; add --groups 3"
+            "--fault corrupt in two groups: who of two is right cannot be told; add --groups 3"
         )
     return DemoOptions(
         faults=faults,

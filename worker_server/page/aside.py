@@ -26,8 +26,8 @@ class AsideWriter:
         self._tag_depths = [0] * layout.MAX_TAGS
         self._totals = [0.0] * layout.MAX_COUNTERS
         self._note_stamps = [0] * len(layout.NOTE_SLOT_BYTES)
-        self._time_counts = [0] * layout.MAX_TIMES
-        self._time_sums = [0] * layout.MAX_TIMES
+        self._time_stamps = [0] * layout.MAX_TIMES
+        self._times = [[0] * (layout.TIME_LAST_WORD - 1) for _ in range(layout.MAX_TIMES)]
         self._spoilt_stamp = 0
         self._prints_stamp = 0
 
@@ -69,22 +69,36 @@ class AsideWriter:
 
     # -- times --------------------------------------------------------------------------------
 
-    def add_time(self, kind: int, seconds: float) -> None:
-        """Count one more checkpoint staged, loaded, quorum found or group reconfigured."""
+    def add_time(self, kind: int, seconds: float, nbytes: int = 0, *, again: bool = False) -> None:
+        """Count one more checkpoint staged, loaded or applied, quorum found or group reconfigured.
+
+        Args:
+            kind: which of these.
+            seconds: that it took.
+            nbytes: of the state; 0 where there is none, or it cannot be told.
+            again: it belongs to the one before, which takes longer and moves more by this.
+        """
         spent_ns = max(0, int(seconds * 1e9))
         with self._lock:
-            self._time_counts[kind] = stamp = self._time_counts[kind] + 1
-            self._time_sums[kind] = total = self._time_sums[kind] + spent_ns
+            self._time_stamps[kind] = stamp = self._time_stamps[kind] + 1
+            row = self._times[kind]
+            count, sum_ns, last_ns, sum_bytes, last_bytes = row
+            row[:] = (
+                count if again else count + 1,
+                sum_ns + spent_ns,
+                spent_ns + (last_ns if again else 0),
+                sum_bytes + nbytes,
+                nbytes + (last_bytes if again else 0),
+            )
             word = layout.TIME_WORD + (2 * kind + (stamp & 1)) * layout.TIME_SLOT_WORDS
             self._words[word] = stamp
-            self._words[word + 1] = total
-            self._words[word + 2] = spent_ns
-            self._words[word + 3] = stamp
+            for n, value in enumerate((*row, stamp), 1):
+                self._words[word + n] = value
 
     @property
     def heals(self) -> int:
-        """Checkpoints loaded from other groups so far."""
-        return self._time_counts[layout.TIME_LOAD]
+        """Checkpoints loaded from other groups so far, each part by itself."""
+        return self._time_stamps[layout.TIME_LOAD]
 
     # -- soundness of the state ---------------------------------------------------------------
 

@@ -38,19 +38,23 @@ class AsideReader(MappedPage):
         since, blob = newest[1]
         return blob.decode(errors="replace"), max(0, now_ns - since) * NS
 
-    def times(self) -> Mapping[str, tuple[int, float, float]]:
-        """By name: how often it was done, seconds in all, seconds of the last; only those done."""
+    def times(self) -> Mapping[str, wire.Took]:
+        """What TorchFT's parts took, by name; only those that were done."""
         rows = {name: self._time(kind) for kind, name in enumerate(layout.TIME_NAMES)}
-        return {name: row for name, row in rows.items() if row[0]}
+        return {name: row for name, row in rows.items() if row.done}
 
-    def _time(self, kind: int) -> tuple[int, float, float]:
-        def load(slot: int) -> tuple[int, tuple[int, int], int]:
+    def _time(self, kind: int) -> wire.Took:
+        def load(slot: int) -> tuple[int, tuple[int, ...], int]:
             word = layout.TIME_WORD + (2 * kind + slot) * layout.TIME_SLOT_WORDS
-            last = self._words[word + 3]
-            return last, (self._words[word + 1], self._words[word + 2]), self._words[word]
+            last = self._words[word + layout.TIME_LAST_WORD]
+            body = tuple(self._words[word + 1 : word + layout.TIME_LAST_WORD])
+            return last, body, self._words[word]
 
-        count, (total, last_ns) = self._newest(load) or (0, (0, 0))
-        return count, total * NS, last_ns * NS
+        stamp, body = self._newest(load) or (0, ())
+        if not stamp or min(body) < 0:  # a stray write of the rank's
+            return wire.Took()
+        count, sum_ns, last_ns, nbytes, last_bytes = body
+        return wire.Took(count, sum_ns * NS, last_ns * NS, nbytes, last_bytes)
 
     def spoilt(self, now_ns: int) -> wire.Spoilt | None:
         """Since when, and where, the rank's numbers are or were not finite; None: never."""
@@ -115,4 +119,5 @@ class AsideReader(MappedPage):
         count = min(self._words[layout.W_GROUPS], layout.MAX_GROUPS)
         stride = layout.GROUP_BYTES // layout.WORD
         held = layout.GROUP_HEAD_WORDS - 1
-        return sum(self._words[first + n * stride + held] for n in range(count)) * NS
+        times = (self._words[first + n * stride + held] for n in range(count))
+        return sum(max(0, ns) for ns in times) * NS  # the rank may have written over it

@@ -26,7 +26,7 @@ import struct
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 3
+VERSION: Final = 4
 WORD: Final = 8
 
 NONE: Final = -(2**62)
@@ -107,11 +107,15 @@ TIME_LOAD: Final = 1
 """Loading a checkpoint from another group."""
 TIME_QUORUM: Final = 2
 TIME_RECONFIGURE: Final = 3
-TIME_NAMES: Final = ("staging", "load", "quorum", "reconfigure")
+TIME_APPLY: Final = 4
+"""Taking the loaded state over, by the training loop's own thread."""
+TIME_NAMES: Final = ("staging", "load", "quorum", "reconfigure", "apply")
 MAX_TIMES: Final = 8
 TIME_WORD: Final = 4096 // WORD
 TIME_SLOT_WORDS: Final = 8
-"""first stamp (= count), sum ns, last ns, last stamp; two slots for each."""
+TIME_LAST_WORD: Final = 6
+"""first stamp, count, sum ns, last ns, bytes in all, bytes of the last, last stamp; two slots for
+each."""
 
 # -- tags and counters of the user's own --------------------------------------------------------
 MAX_TAGS: Final = 16

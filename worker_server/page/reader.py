@@ -97,11 +97,13 @@ class PageReader(AsideReader):
             seconds=seconds,
             committed_step=_or_none(committed_step),
             commit_failures=failures,
+            held_s=self.held_s(),
             tags=self.tags(),
             counters=self.counters(),
             source=self.source(),
             spoilt=self.spoilt(now_ns),
             prints=self.prints(),
+            times={name: took for name, took in self.times().items() if name in wire.TIMES},
         )
 
     def _phases_begun(self) -> tuple[int, int]:

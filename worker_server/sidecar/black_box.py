@@ -140,7 +140,8 @@ class BlackBox:
         self._clock.read()
         now_ns = time.monotonic_ns()
         entries, dropped = self._page.ring(now_ns)
-        whole = merge.merge(entries, kept.record if kept else None, now_ns, self._clock.frozen())
+        clock = self._clock.frozen()
+        whole = merge.merge(entries, kept.record if kept else None, now_ns, clock)
         merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
         return wire.FlightRecord(
             identity=self.identity,
@@ -151,6 +152,7 @@ class BlackBox:
             torch=merged.torch,
             torch_age_s=time.monotonic() - kept.taken_s if kept else None,
             torch_error=self._torch_error,
+            torch_last_age_s=merge.last_age_s(merged.torch, now_ns, clock),
             torch_only=merged.torch_only,
             cursor=str(cursor),
             sources=merge.SOURCES,

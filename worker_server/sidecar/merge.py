@@ -215,6 +215,14 @@ def merge(
     return Merged(tuple(entries), torch, tuple(alone))
 
 
+def last_age_s(torch: Mapping[str, Any] | None, now_ns: int, clock: Pairing) -> float | None:
+    """Age of torch's youngest entry; None when there is none or its stamp cannot be placed."""
+    stamps = [(row["record_id"], row.get("time_created_ns")) for row in _rows(torch)]
+    _, last = max((one for one in stamps if type(one[1]) is int), default=(0, None))
+    moment = None if last is None else clock.monotonic_ns(last)
+    return None if moment is None else max(0.0, (now_ns - moment) * _NS)
+
+
 def _rows(torch: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     """Torch's entries that have a number, in the order in which they were made."""
     entries = torch.get("entries") if isinstance(torch, Mapping) else None

@@ -27,8 +27,13 @@ _BOUNDS = (*map(str, BUCKETS_S), "+Inf")
 _TIMES = {
     "staging": ("checkpoint_staging_seconds", "making a checkpoint ready for a healing group"),
     "load": ("checkpoint_load_seconds", "loading a checkpoint from another group, to heal"),
+    "apply": ("checkpoint_apply_seconds", "taking over what was loaded, in the training thread"),
     "quorum": ("quorum_seconds", "finding a TorchFT quorum"),
     "reconfigure": ("reconfigure_seconds", "building the process groups of a new quorum"),
+}
+_BYTES = {
+    "staging": ("checkpoint_staged_bytes", "bytes of checkpoints made ready for healing groups"),
+    "load": ("checkpoint_loaded_bytes", "bytes of checkpoints loaded from other groups"),
 }
 
 
@@ -162,15 +167,19 @@ def _add(family: HistogramMetricFamily, labels: tuple[str, ...], folded: Folded)
     family.add_metric(labels, buckets, folded.sum_s)
 
 
-def _time_metrics(
-    times: Mapping[str, tuple[int, float, float]], labels: tuple[str, ...]
-) -> Iterator[Metric]:
+def _time_metrics(times: Mapping[str, wire.Took], labels: tuple[str, ...]) -> Iterator[Metric]:
     for name, (metric, text) in _TIMES.items():
         family = SummaryMetricFamily(f"lightkeeper_rank_{metric}", text, labels=_LABELS)
         if name in times:
-            count, sum_s, _ = times[name]
-            family.add_metric(labels, count, sum_s)
+            family.add_metric(labels, times[name].done, times[name].sum_s)
         yield family
+    for name, (metric, text) in _BYTES.items():
+        took = times.get(name)
+        yield _counter(metric, text, labels, took.sum_bytes if took is not None else None)
+    yield _counter(
+        "heals", "states of another group taken over, to heal", labels,
+        times.get("apply", wire.Took()).done if times else None,
+    )  # fmt: skip
 
 
 def _head_metrics(heads: tuple[wire.GroupHead, ...], labels: tuple[str, ...]) -> Iterator[Metric]:

@@ -112,6 +112,7 @@ _STEP: Final = _object(
             {"type": ["integer", "null"]},
         ),
         "commit_failures": _COUNT,
+        "held_s": _says("inside of collectives, outside of phase `communication`", _SECONDS),
         "tags": _list(_TEXT),
         "counters": _map(_NUMBER),
         "source": _says("who reports the steps", _TEXT),
@@ -137,6 +138,18 @@ _STEP: Final = _object(
                 ),
             },
             {},
+        ),
+        "times": _says(
+            "what TorchFT's parts took in the life of this process, by name (staging, load, apply, "
+            "reconfigure); absent: not done",
+            _map(
+                _row(
+                    "[count, seconds in all, seconds of the last] and, of a state, [bytes in all, "
+                    "bytes of the last]",
+                    [_COUNT, _SECONDS, _SECONDS, _COUNT, _COUNT],
+                    3,
+                )
+            ),
         ),
     },
 )
@@ -191,6 +204,7 @@ _RECORD: Final = _object(
         "torch": _says("torch's fr_trace_json", {"type": "object"}),
         "torch_age_s": _SECONDS,
         "torch_error": _TEXT,
+        "torch_last_age_s": _says("since the youngest entry of `torch` was made", _SECONDS),
         "torch_only": _list(_WHOLE),
         "cursor": _says("RING.TORCH.MOMENT: give it back as ?since=", _TEXT),
         "sources": _map(_TEXT),

@@ -137,8 +137,9 @@ def _ring_state(entry: RingEntry) -> tuple[str, str | None]:
 def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
     """Age of each of torch's entries: its stamps are wall clock, so by way of a matched one.
 
-    The youngest entry that both records know ties the clocks together; without one, torch's
-    youngest entry is taken to be as old as its record, which is the least that it can be.
+    The youngest entry that both records know ties the clocks together; without one, the age of
+    torch's youngest entry does, and where nobody knows that, it is taken to be as old as its
+    record, which is the least that it can be.
     """
     rows = _torch_rows(record)
     stamps = {row["record_id"]: _stamp(row) for row in rows}
@@ -151,7 +152,8 @@ def _torch_ages(record: FlightRecord) -> Mapping[int, float]:
         for number in entry.torch_ids[:1]
         if number in known
     ]
-    at, age_s = ties[-1] if ties else (max(known), record.torch_age_s or 0.0)
+    last_age_s = record.torch_age_s if record.torch_last_age_s is None else record.torch_last_age_s
+    at, age_s = ties[-1] if ties else (max(known), last_age_s or 0.0)
     return {number: max(0.0, age_s + (known[at] - stamp) * _NS) for number, stamp in known.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NewType
+from typing import Any, Final, NamedTuple, NewType
 
 SCHEMA: Final = 1
 
@@ -44,6 +44,14 @@ SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
 an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
+
+RING_CALLS: Final = 1024
+"""Collectives that a rank's own record holds: the newest ones."""
+
+TIMES: Final = ("staging", "load", "apply", "reconfigure")
+"""Parts of TorchFT's recovery that a state tells the times of: the donor makes its state ready, the
+healing rank loads it, its training thread takes it over; process groups of a new quorum are built.
+"""
 
 ACROSS: Final = "torchft"
 """Process groups whose name begins so span replica groups: their members are replica ranks, and
@@ -164,6 +172,22 @@ class Prints:
     """(committed step, value, which part of the weights), oldest first."""
 
 
+class Took(NamedTuple):
+    """What something took that was done some times; travels as a row of these numbers.
+
+    Of a rank with several TorchFT Managers what they do together counts once: bytes are added up,
+    seconds are those in which any of them was at it.
+    """
+
+    done: int = 0
+    """How often."""
+    sum_s: float = 0.0
+    last_s: float = 0.0
+    sum_bytes: int = 0
+    """Of the tensors that were handed over; 0 where there are none or they cannot be counted."""
+    last_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class StepState:
     """What the rank reports of itself."""
@@ -195,6 +219,10 @@ class StepState:
     """Number of the last step that was committed; None before the first of this process."""
     commit_failures: int = 0
     """Attempts that ended without a commit in the life of this process; only grows."""
+    held_s: float | None = None
+    """Seconds of `seconds` that the rank was held inside of collectives though no phase said that
+    it waits: FSDP's lie within forward and backward. Collectives that it has left; only grows.
+    None: its WorkerServer does not tell."""
     tags: tuple[str, ...] = ()
     """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -205,6 +233,8 @@ class StepState:
     """None: every number that was looked at was finite."""
     prints: Prints | None = None
     """None: none was taken (since the last heal)."""
+    times: Mapping[str, Took] = field(default_factory=dict)
+    """What each of `TIMES` took in the life of this process; only those that were done."""
 
 
 def expected_committed_step(step: StepState) -> int | None:
@@ -337,6 +367,9 @@ class FlightRecord:
     """Give it back as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it cannot say."""
+    torch_last_age_s: float | None = None
+    """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
+    none, or nobody can tell because the clock was set since."""
 
 
 @dataclass(frozen=True, slots=True)

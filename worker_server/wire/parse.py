@@ -33,6 +33,7 @@ from worker_server.wire.messages import (
     StepLog,
     StepRow,
     StepState,
+    Took,
     Trace,
     WireError,
     expected_committed_step,
@@ -173,11 +174,13 @@ def _parse_step(data: Any) -> StepState:
         seconds=_parse_seconds(data),
         committed_step=_int(data, "committed_step", None),
         commit_failures=_int(data, "commit_failures", 0),
+        held_s=_seconds(data, "held_s", None),
         tags=_texts(data, "tags"),
         counters={str(name): _float(counters, name) for name in counters},
         source=_str(data, "source", SOURCE_REPORTER),
         spoilt=_parse_spoilt(data),
         prints=_parse_prints(data),
+        times=_parse_times(data),
     )
     if "committed_step" in data:
         return step
@@ -215,6 +218,29 @@ def _parse_prints(data: Any) -> Prints | None:
 def _parse_seconds(data: Any) -> dict[str, float]:
     seconds = _get(data, "seconds", (Mapping,), {})
     return {str(name): _seconds(seconds, name) for name in seconds}
+
+
+def _parse_times(data: Any) -> dict[str, Took]:
+    times = _get(data, "times", (Mapping,), {})
+    return {str(name): _parse_took(_get(times, name, (list, tuple))) for name in times}
+
+
+def _parse_took(row: Any) -> Took:
+    told = dict(zip(Took._fields, row, strict=False))
+    return Took(
+        _count(told, "done"),
+        _seconds(told, "sum_s", 0.0),
+        _seconds(told, "last_s", 0.0),
+        _count(told, "sum_bytes", 0),
+        _count(told, "last_bytes", 0),
+    )
+
+
+def _count(data: Any, key: str, default: Any = _MISSING) -> int:
+    value = int(_int(data, key, default))
+    if value < 0:
+        raise WireError(f"{key!r} is {value}, expected 0 or more")
+    return value
 
 
 def _texts(data: Any, key: str) -> tuple[str, ...]:
@@ -406,6 +432,7 @@ def parse_flight_record(data: Any) -> FlightRecord:
         torch=_get(data, "torch", (Mapping,), None),
         torch_age_s=_seconds(data, "torch_age_s", None),
         torch_error=_str(data, "torch_error", None),
+        torch_last_age_s=_seconds(data, "torch_last_age_s", None),
         torch_only=_numbers(data, "torch_only"),
         cursor=_str(data, "cursor", None),
         sources={str(part): _str(sources, part) for part in sources},

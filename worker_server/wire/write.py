@@ -19,6 +19,7 @@ from worker_server.wire.messages import (
     StateReport,
     StepLog,
     StepRow,
+    Took,
     expected_committed_step,
 )
 
@@ -31,8 +32,9 @@ def to_json(value: Answer) -> dict[str, Any]:
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
     `[name, size, enqueued, unfinished, op, age_s]` (and `inside`, where it is neither the last one
     entered nor, with nothing unfinished, none), durations are cut to milliseconds (in
-    heads to ten of them), and flags that have their usual value are left out, as is
-    `committed_step` where it is the one to be expected. Other answers carry microseconds.
+    heads to ten of them, in `times` to microseconds), and flags that have their usual value are
+    left out, as is `committed_step` where it is the one to be expected. Other answers carry
+    microseconds.
     """
     match value:
         case StateReport():
@@ -77,9 +79,17 @@ def _state_json(value: StateReport) -> dict[str, Any]:
             step.pop("committed_step", None)
         elif value.step.committed_step is None:  # said, else the expected one would be taken for it
             step["committed_step"] = None
+        if value.step.times:
+            step["times"] = {name: _took_row(took) for name, took in value.step.times.items()}
         if value.step.loss is not None:  # a small loss keeps its digits
             step["loss"] = float(f"{value.step.loss:.6g}")
     return plain
+
+
+def _took_row(took: Took) -> list[Any]:
+    """In microseconds: a toy's state is staged within some; without bytes where there are none."""
+    row = [took.done, round(took.sum_s, 6), round(took.last_s, 6)]
+    return [*row, took.sum_bytes, took.last_bytes] if took.sum_bytes else row
 
 
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
@@ -92,6 +102,7 @@ _USUAL: Final = {
     "tags": [],
     "counters": {},
     "source": SOURCE_REPORTER,
+    "times": {},
 }
 
 

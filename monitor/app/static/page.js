@@ -152,7 +152,7 @@ function stages(at) {
     ["detected", at.first_seen_s, at.firing_s], ["decided", at.firing_s, at.evict_asked_s],
     ["left the quorum", at.evict_asked_s, at.left_quorum_s],
     ["others commit again", at.evict_asked_s, at.survivor_commit_s],
-    ["back in", at.evict_asked_s, at.rejoined_s],
+    ["back in", at.evict_asked_s, at.rejoined_s], ["all together again", at.firing_s, at.resumed_s],
   ];
   return spans.filter(([, from, to]) => from && to).map(([name, from, to]) =>
     el("span", {}, `${name} after `, el("b", { text: span(to - from) })));

@@ -51,6 +51,7 @@ class Quorum(Program):
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
                 rank.begun_s = rank.across_since_s = self.now_s
+                rank.quorum = self.quorum_id, len(self.quorum - joining)
                 if rank.across_ring:
                     rank.across_ring[-1]["exit_s"] = self.now_s
                 self._end(rank, step, name in joining, name in failed, bad, clean)

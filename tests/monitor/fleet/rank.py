@@ -75,6 +75,8 @@ class SimRank:
     tokens_a_step: int = 0
     failures: int = 0
     committed: int | None = None
+    quorum: tuple[int | None, int | None] = (None, None)
+    """Of its last attempt: id, and how many groups took part; one that heals does not."""
     log: list[tuple[int, int, float, dict[str, float]]] = field(default_factory=list)
     """Attempt, step, end and seconds so far, of each step committed."""
     across: int = 0
@@ -91,6 +93,8 @@ class SimRank:
     flaw: int = 0
     """Which corruption its weights carry; a heal takes over the other group's. 0: none."""
     lineage: int = 0
+    held_s: float = 0.0
+    """In collectives of its group, which lie within forward and backward."""
     prints: list[tuple[int, int, int]] = field(default_factory=list)
     spell: Spoilt | None = None
     spell_s: float = 0.0
@@ -146,5 +150,6 @@ class SimRank:
 
     def leave_collective(self, now_s: float) -> None:
         self.completed = self.enqueued
+        self.held_s += now_s - self.head_since_s
         self.head_since_s = now_s
         self.ring[-1]["exit_s"] = now_s

@@ -127,12 +127,13 @@ class Seen(Quorum):
             if rank.committed_s is None
             else max(0.0, now_s - rank.committed_s),
             replica_id=rank.replica_id,
-            quorum_id=self.quorum_id,
-            participants=len(self.quorum),
+            quorum_id=rank.quorum[0],
+            participants=rank.quorum[1],
             healing=now_s < rank.healing_until_s or rank.healed,
             errored=rank.errored,
             commit_failures=rank.failures,
             committed_step=rank.committed,
+            held_s=rank.held_s if self.tells_held else None,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
             loss=rank.loss,
@@ -151,7 +152,7 @@ class Seen(Quorum):
             phase="other",
             phase_age_s=max(0.0, now_s - rank.begun_s),
             progress=rank.attempt + rank.commits,
-            seconds={"other": now_s - START_S},
+            seconds={"other": rank.begun_s - START_S},  # of what is over, as the page has it
         )
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import configparser
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,21 @@ def test_wrong_options_are_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(["gate", *GOOD, *words], line, capsys)
+
+
+def test_a_gate_that_starts_again_waits_for_no_other_commands_imports() -> None:
+    code = (
+        "import sys, monitor.cli\n"
+        "try: monitor.cli.main(['gate', '--help'])\n"
+        "except SystemExit: pass\n"
+        "others = {'flask', 'numpy', 'rich', 'sqlalchemy', 'monitor.service', 'monitor.analysis'}\n"
+        "sys.exit(len(others & set(sys.modules)))"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.startswith("usage: lightkeeper gate")) == (0, True)
 
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

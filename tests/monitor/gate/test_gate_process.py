@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -200,6 +202,26 @@ def test_a_gate_that_is_killed_disturbs_no_commit(
             group.commits_more(3)
             assert min(group.members[-3:]) == 3
         assert [d["name"] for d in gate.view()["denied"]] == ["rg_9:a"]
+
+
+def test_a_spare_worker_that_is_killed_is_replaced_and_takes_over(
+    fresh: tuple[Lighthouse, Gate],
+) -> None:
+    _, gate = fresh
+    worker, spare = gate.children()
+    groups = train(gate, ["rg_0:a", "rg_1:a"])
+    with running(*groups):
+        whole(groups)
+        os.kill(spare, signal.SIGKILL)
+        wait_for(
+            lambda: len(gate.children()) == 2 and spare not in gate.children(),
+            within_s=20, what="another stands by",
+        )  # fmt: skip
+        assert worker in gate.children()
+        gate.kill_worker()
+        for group in groups:
+            group.commits_more(3)
+            assert min(group.members[-3:]) == 2
 
 
 def test_the_list_outlives_the_gate(fresh: tuple[Lighthouse, Gate]) -> None:

@@ -41,6 +41,7 @@ from worker_server.wire import (
     RingEntry,
     StateReport,
     StepState,
+    Took,
     to_json,
 )
 
@@ -86,6 +87,7 @@ STEP = StepState(
     healing=True, errored=True, loss=1e-9 / 3, loss_finite=False, tokens=1 << 60,
     seconds={"z": 1 / 3, "a": 2 / 3}, committed_step=None, commit_failures=1,
     tags=("evaluation", "ü"), counters={"images": 0.1}, source="lightning",
+    times={"load": Took(2, 1 / 3, 1 / 7, 1 << 40, 9), "reconfigure": Took(3, 0.1, 0.1 + 0.2)},
 )  # fmt: skip
 STEP = with_the_rest(STEP)
 HEADS = (

@@ -133,6 +133,19 @@ def test_the_same_bytes_as_another_type_are_found_within_a_sample_and_evict_nobo
     assert incident.resolution == "not seen any more"
 
 
+def test_records_that_turn_over_in_less_than_a_sample_are_read_before_that(monkeypatch) -> None:
+    """FSDP2 calls a dozen collectives a step."""
+    monkeypatch.setattr("monitor.history.history.RING_CALLS", 64)  # as many as theirs: 10 s
+    calm = Drive(SimFleet(2, 2, noise=0.3), KeeperConfig()).run(200)
+    asked = [r.wants_records for r in calm.results if r.wants_records]
+    assert 18 <= asked.count(("rg_1.0", "rg_1.1")) <= 20  # never more often than every 10 s
+
+    fault = at(43, mismatch("rg_1.1", "dtype"))
+    drive = Drive(SimFleet(2, 2, [fault]), KeeperConfig()).run(70)
+    assert drive.incident("mismatch").culprits == ("rg_1.1",)
+    assert drive.evicts == []
+
+
 def spoils_the_sum(rank: str) -> Fault:
     """Integers for floats: every part is finite, and the sum of the group is not."""
 

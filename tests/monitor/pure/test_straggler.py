@@ -41,9 +41,31 @@ def test_it_is_not_worth_it_before_it_cost_more_than_an_eviction() -> None:
     assert drive.incident("straggler").verdict.lost_s > 30.0
 
 
-def test_within_a_group_the_rank_is_named_whose_peers_wait_inside_collectives() -> None:
-    drive = Drive(SimFleet(2, 2, [at(40, slow("rg_1.1", 3.0))])).run(100)
+@pytest.mark.parametrize("tells_held", [True, False])
+def test_within_a_group_the_rank_is_named_whose_peers_wait_inside_collectives(tells_held) -> None:
+    fleet = SimFleet(2, 2, [at(40, slow("rg_1.1", 3.0))])
+    fleet.tells_held = tells_held
+    drive = Drive(fleet).run(100)
     assert drive.incident("straggler").culprits == ("rg_1.1",)
+
+
+@pytest.mark.parametrize("slow_rank", ["rg_1.0", "rg_1.1"])
+@pytest.mark.parametrize("where", ["data", "forward"])
+def test_who_only_waits_for_a_slow_peer_is_never_named_not_even_alone(slow_rank, where) -> None:
+    """Its windows are slow as well, and may be so before those of the culprit are."""
+
+    def hide(snapshot: Snapshot) -> Snapshot:
+        """The culprit is not among the targets."""
+        others = tuple(one for one in snapshot.observations if one.rank != slow_rank)
+        return replace(snapshot, observations=others)
+
+    script = [at(40, slow_in(slow_rank, where, 1.0))]
+    drive = Drive(SimFleet(2, 2, script), alter=hide).run(160)
+    assert {rank for one in drive.seen.values() for rank in one.culprits} == set()
+    assert drive.evicts == []
+
+    seen = Drive(SimFleet(2, 2, script)).run(160)
+    assert seen.incident("straggler").culprits == (slow_rank,)
 
 
 def test_a_slow_rank_from_the_beginning_needs_persistence_in_a_small_cohort() -> None:

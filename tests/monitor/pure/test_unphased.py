@@ -149,6 +149,53 @@ def test_ranks_that_show_nothing_at_all_are_unknown_and_not_accused() -> None:
     assert not Drive(attached(2, 2, at(20, hang("rg_1.1"))), alter=hidden).run(60).seen
 
 
+def ddp(size: int, *script) -> SimFleet:
+    """A job of one group whose collectives are all C++'s own, and whose optimizer counts steps."""
+    return SimFleet(1, size, script, source="optimizer", across=False)
+
+
+@pytest.mark.parametrize("culprit", ["rg_0.0", "rg_0.2"])
+def test_a_hang_that_no_head_shows_is_found_in_the_records_of_a_group_that_stands_still(
+    culprit,
+) -> None:
+    drive = Drive(ddp(4, at(20, hang(culprit, "data"))), alter=hidden).run(60)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == (culprit,)
+    assert incident.verdict.victims == tuple(f"rg_0.{n}" for n in range(4) if culprit[-1] != f"{n}")
+    evidence = incident.verdict.evidence
+    assert evidence["source"] == "flight records, read because all of the group stood still"
+    assert evidence["threshold"] == "30 s where no phase is declared"
+    assert drive.fired[incident.id] <= 53.0
+
+
+def test_a_group_is_read_whole_though_only_a_few_records_are_read_in_a_tick() -> None:
+    def few(snapshot: Snapshot) -> Snapshot:
+        first = dict(sorted(snapshot.records.items())[:2])
+        return replace(hidden(snapshot), records=first)
+
+    drive = Drive(ddp(40, at(20, hang("rg_0.39", "data"))), alter=few).run(80)
+    assert drive.incident("not_entered").culprits == ("rg_0.39",)
+
+
+def test_without_records_a_group_that_stands_still_accuses_nobody() -> None:
+    def blind(snapshot: Snapshot) -> Snapshot:
+        return without_records(hidden(snapshot))
+
+    assert not Drive(ddp(4, at(20, hang("rg_0.2", "data"))), alter=blind).run(120).seen
+
+
+def test_a_pause_of_all_that_no_head_shows_accuses_nobody() -> None:
+    names = [f"rg_0.{rank}" for rank in range(4)]
+    script = [at(20, pause(names, "other", 90.0)), at(130, pause(names[:1], "other", 20.0))]
+    assert not Drive(ddp(4, *script), alter=hidden).run(180).seen
+
+
+def test_a_pause_of_one_that_came_before_is_excused_though_no_head_shows_who_waits() -> None:
+    script = [at(20 + 80 * n, pause(["rg_0.1"], "other", 40.0)) for n in range(4)]
+    drive = Drive(ddp(4, *script), KeeperConfig(observe=True), alter=hidden).run(320)
+    assert len(drive.fired) == 1
+
+
 def asks_for_the_quorum(snapshot: Snapshot) -> Snapshot:
     """Who is in no quorum waits for TorchFT by gRPC, which no head shows, and knows the old one."""
     members = {member.replica_id for member in snapshot.lighthouse.members}

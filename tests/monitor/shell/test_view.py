@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.incident import Strength
 from monitor.metrics import Instruments, ViewCollector
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.pipeline import RankHealth, TickResult
@@ -25,6 +27,7 @@ from monitor.tempo import Tempo, TempoBook
 from monitor.view import View, groups_of, incident_json, snapshot_to_json
 from tests.monitor.shell.fakes import FakeRank, identity
 from tests.monitor.shell.test_store import ENTRY, PROGRESS, incident
+from worker_server import wire
 
 LIGHT = LighthouseView(
     7,
@@ -125,6 +128,14 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     }  # fmt: skip
 
 
+def test_an_incident_tells_what_the_job_lost_and_how_many_trained_before() -> None:
+    one = replace(incident(), before=Strength((4,), 3), lost_steps=2)
+    body = incident_json(view(incidents=(one,)), one)
+    assert (body["lost_steps"], body["before"]) == (2, {"quorums": (4,), "participants": 3})
+    bare = incident_json(view(), incident())
+    assert (bare["lost_steps"], bare["before"]) == (None, None)
+
+
 # -- tempo -----------------------------------------------------------------------------------------
 
 
@@ -149,10 +160,28 @@ def test_a_restarted_rank_starts_a_new_tempo() -> None:
     assert book.push(snapshot(seen("rg_0", step=1, incarnation="two"), now_s=1001.0)) == {}
 
 
+RECOVERED = {
+    "load": wire.Took(2, 5.0, 3.0, 500, 400),
+    "apply": wire.Took(2, 0.5, 0.25, 500, 400),
+    "reconfigure": wire.Took(4, 0.4, 0.1),
+}
+
+
+def with_times(one: Observation, times, failures: int = 0) -> Observation:
+    report = one.outcome
+    assert isinstance(report, wire.StateReport)
+    assert report.step is not None
+    step = replace(report.step, times=times, commit_failures=failures)
+    return replace(one, outcome=replace(report, step=step))
+
+
 # -- metrics --------------------------------------------------------------------------------------
 
 FULL = view(
-    seen("rg_0", replica_id="rg_0:a"),
+    with_times(seen("rg_0", replica_id="rg_0:a"), RECOVERED, 1),
+    with_times(seen("rg_0", 1), {**RECOVERED, "load": wire.Took(1, 7.0, 7.0, 50, 50)}, 2),
+    with_times(seen("rg_3"), {"staging": wire.Took(1, 0.5, 0.5, 8, 8)}),
+    with_times(seen("rg_4"), {}),
     away("rg_1"),
     health={RankName("rg_0.0"): RankHealth.HEALTHY, RankName("rg_1.1"): RankHealth.UNREACHABLE},
     incidents=(incident(),),
@@ -203,6 +232,15 @@ def scrape(shown: View | None) -> str:
         'lightkeeper_detector_failures_total{detector="dead"} 1.0',
         "lightkeeper_store_errors_total 3.0",
         'lightkeeper_rank_busy_seconds{rank="0",replica_group="rg_0"} 0.1',
+        'lightkeeper_group_commit_failures_total{replica_group="rg_0"} 2.0',
+        'lightkeeper_group_heals_total{replica_group="rg_0"} 2.0',
+        'lightkeeper_group_heals_total{replica_group="rg_3"} 0.0',
+        'lightkeeper_group_last_checkpoint_load_seconds{replica_group="rg_0"} 7.0',
+        'lightkeeper_group_last_checkpoint_load_bytes{replica_group="rg_0"} 450.0',
+        'lightkeeper_group_last_checkpoint_apply_seconds{replica_group="rg_0"} 0.25',
+        'lightkeeper_group_last_checkpoint_staging_seconds{replica_group="rg_3"} 0.5',
+        'lightkeeper_group_last_reconfigure_seconds{replica_group="rg_0"} 0.1',
+        'lightkeeper_lost_steps_total{kind="not_entered"} 0.0',
     ],
 )
 def test_exports_what_the_contract_names(sample: str) -> None:
@@ -213,6 +251,9 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     text = scrape(view(away("rg_1"), lighthouse=LighthouseAway("refused")))
     assert 'lightkeeper_group_step{replica_group="rg_1"}' not in text
     assert "lightkeeper_group_in_quorum{" not in text
+    assert "lightkeeper_group_heals_total{" not in text
+    assert 'lightkeeper_group_heals_total{replica_group="rg_4"}' not in scrape(FULL)
+    assert 'load_seconds{replica_group="rg_3"}' not in scrape(FULL)
     assert "lightkeeper_quorum_id" not in text.replace("# HELP", "").replace("# TYPE", "")
     assert "lightkeeper_lighthouse_up 0.0" in text
 

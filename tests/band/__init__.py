@@ -1,0 +1,1 @@
+"""Does a run with faults learn what a run without them learns? `make loss-band` draws both."""

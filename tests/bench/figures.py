@@ -1,0 +1,272 @@
+"""docs/figures.md and its plot, from rows that were measured. Pure but for `write`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+Row = Mapping[str, Any]
+COMMAND: Final = (
+    "python -m tests.bench.seeds --recoveries 3 --out docs/figures.jsonl --page docs/figures.md"
+)
+MATRIX: Final = Path("docs/eviction-matrix.jsonl")
+TEXT: Final = Path(__file__).with_name("figures_text.md")
+"""What people wrote; `{name}` stands for a table of this module."""
+PLOT: Final = "load-seconds.svg"
+HANGING: Final = ("hang", "gil", "stop", "mismatch")
+
+
+def write(page: Path, rows: Path) -> None:
+    """Write the page, and its plot into `images/` beside it."""
+    found = _lines(rows)
+    images = page.parent / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    (images / PLOT).write_text(plot(found))
+    page.write_text(render(found, _lines(MATRIX)))
+
+
+def _lines(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def render(rows: Sequence[Row], matrix: Sequence[Row]) -> str:
+    """The whole page."""
+    parts = {
+        "command": COMMAND,
+        "staging": _sizes(rows, "staging"),
+        "load": _sizes(rows, "load"),
+        "reconfigure": _reconfigure(rows),
+        "chain": _chain(matrix),
+        "recoveries": _recoveries(rows),
+        "conditions": _conditions(rows),
+        "largest": _largest(rows),
+    }
+    text = TEXT.read_text()
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return text
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _of(rows: Sequence[Row], what: str) -> list[Row]:
+    return [row for row in rows if row["what"] == what]
+
+
+def _sizes(rows: Sequence[Row], what: str) -> str:
+    unit, scale = ("ms", 1e3) if what == "staging" else ("s", 1.0)
+    mine = _of(rows, what)
+    heads = ["state", f"median, {unit}", "worst", f"{mine[0]['yard']}, {unit}", "ratio",
+             "a rank tells", "tries", "load"]  # fmt: skip
+    if what == "load":
+        heads.insert(5, "MB/s")
+    lines = []
+    for row in sorted(mine, key=lambda one: one["bytes"]):
+        took_s, yard_s = median(row["took_s"]), median(row["yard_s"])
+        line = [f"{row['size_mb']} MB", _figure(took_s * scale),
+                _figure(max(row["took_s"]) * scale), _figure(yard_s * scale),
+                f"{took_s / yard_s:.2g}", _figure(median(row["told_s"]) * scale),
+                str(len(row["took_s"])), f"{row['load']:.0f}"]  # fmt: skip
+        if what == "load":
+            line.insert(5, f"{row['bytes'] / took_s / 1e6:,.0f}")
+        lines.append(line)
+    return _table(heads, lines)
+
+
+def _reconfigure(rows: Sequence[Row]) -> str:
+    heads = ["groups", "median, ms", "worst", "a meeting in a TCPStore, ms", "ratio", "rounds",
+             "rounds over 1 s", "load"]  # fmt: skip
+    lines = []
+    for row in _of(rows, "reconfigure"):
+        took_s, yard_s = median(row["took_s"]), median(row["yard_s"])
+        late = [sum(one > 1.0 for one in row[name]) for name in ("took_s", "yard_s")]
+        lines.append(
+            [str(row["groups"]), _figure(took_s * 1e3), _figure(max(row["took_s"]) * 1e3),
+             _figure(yard_s * 1e3), f"{took_s / yard_s:.2g}", str(len(row["took_s"])),
+             f"{late[0]}, of the meetings {late[1]}", f"{row['load']:.0f}"]
+        )  # fmt: skip
+    return _table(heads, lines)
+
+
+def _figure(value: float) -> str:
+    """Three digits that matter."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def _largest(rows: Sequence[Row]) -> str:
+    """Bytes a second of the largest load, in MB/s."""
+    row = max(_of(rows, "load"), key=lambda one: one["bytes"])
+    return f"{row['bytes'] / median(row['took_s']) / 1e6:,.0f}"
+
+
+def _conditions(rows: Sequence[Row]) -> str:
+    one = rows[-1]
+    loads = sorted(row["load"] for row in rows)
+    return (
+        f"{one['cores']} cores shared with others (load {loads[0]:.0f} to {loads[-1]:.0f}), Linux "
+        f"{one['kernel']}, torch {one['torch']} on CPU, torchft {one['torchft']}, loopback, "
+        f"{one['at']}"
+    )
+
+
+# -- recoveries -----------------------------------------------------------------------------------
+
+
+def _chain(matrix: Sequence[Row]) -> str:
+    """Medians after the fault: of TorchFT alone, beside lightkeeper, and behind its gate."""
+    heads = ["Lighthouse", "beside the job", "runs", "told", "decided", "gone", "left", "survivors",
+             "back", "survivors never, or ended"]  # fmt: skip
+    lines = []
+    for up in ("up", "down"):
+        for keeper, gate, name in (
+            (False, False, "nobody"),
+            (True, False, "lightkeeper"),
+            (True, True, "lightkeeper, gate"),
+        ):
+            mine = [
+                row
+                for row in matrix
+                if row["fault"] in HANGING and row["lighthouse"] == up
+                and (row["keeper"], row["gate"]) == (keeper, gate)
+            ]  # fmt: skip
+            lost = sum(row["to_survivors"] is None or bool(row["crashed"]) for row in mine)
+            cells = [
+                _median(row[f"to_{part}"] for row in mine)
+                for part in ("firing", "decided", "gone", "left_quorum", "survivors", "back")
+            ]
+            lines.append([up, name, str(len(mine)), *cells, f"{lost} of {len(mine)}"])
+    return _table(heads, lines)
+
+
+def _median(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{median(known):.1f}" if known else "-"
+
+
+def _recoveries(rows: Sequence[Row]) -> str:
+    heads = ["fault", "runs", "fault to told", "told to all together", "steps lost", "state, MB",
+             "load, s", "apply, s", "reconfigure, s", "donor stages, s"]  # fmt: skip
+    lines = []
+    mine = _of(rows, "recovery")
+    if not mine:
+        return "Not measured yet."
+    for fault in dict.fromkeys(row["fault"] for row in mine):
+        some = [row for row in mine if row["fault"] == fault]
+
+        def spread(values: Iterable[float | None], runs: int = len(some)) -> str:
+            known = sorted(value for value in values if value is not None)
+            missing = "" if len(known) == runs else f" ({runs - len(known)} unknown)"
+            if not known:
+                return "-"
+            return f"{_figure(median(known))} ({_figure(known[0])}-{_figure(known[-1])}){missing}"
+
+        lines.append(
+            [fault, str(len(some)), spread(row["to_firing"] for row in some),
+             spread(row["firing_to_resumed"] for row in some),
+             ", ".join(str(row["lost_steps"]) for row in some),
+             _median(row["healer"].get("last_checkpoint_load_bytes", 0.0) / 1e6 for row in some),
+             *(spread(row["healer"].get(f"last_{part}_seconds") for row in some)
+               for part in ("checkpoint_load", "checkpoint_apply", "reconfigure")),
+             spread(row["donor"].get("last_checkpoint_staging_seconds") for row in some)]
+        )  # fmt: skip
+    return _table(heads, lines)
+
+
+# -- the plot -------------------------------------------------------------------------------------
+
+_TITLE: Final = "Seconds to load a state over loopback, by its size"
+_WIDTH: Final = 640
+_HEIGHT: Final = 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 50, 60
+_LINES: Final = (("took_s", "TorchFT's load", "#1f77b4"), ("yard_s", "plain socket", "#7f7f7f"))
+
+
+def plot(rows: Sequence[Row]) -> str:
+    """Seconds of a load against the size of the state, both by powers of ten."""
+    mine = sorted(_of(rows, "load"), key=lambda one: one["bytes"])
+    seconds = [one for row in mine for name, _, _ in _LINES for one in row[name]]
+    frame = _Frame(
+        [row["bytes"] for row in mine],
+        (10.0 ** math.floor(math.log10(min(seconds))), 10.0 ** math.ceil(math.log10(max(seconds)))),
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">',
+        f"<desc>{escape(COMMAND)}</desc>",
+        '<g font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{_LEFT}" y="24" font-size="14">{_TITLE}</text>',
+        *frame.axes(mine),
+    ]
+    for name, text, colour in _LINES:
+        parts += _line(frame, mine, name, text, colour)
+    return "\n".join([*parts, "</g>", "</svg>", ""])
+
+
+class _Frame:
+    """From bytes and seconds to points."""
+
+    def __init__(self, sizes: Sequence[int], seconds: tuple[float, float]) -> None:
+        self._first, self._last = math.log(min(sizes)), math.log(max(sizes))
+        self.least_s, self.most_s = seconds
+
+    def x(self, nbytes: float) -> float:
+        share = (math.log(nbytes) - self._first) / ((self._last - self._first) or 1.0)
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
+
+    def y(self, seconds: float) -> float:
+        span = math.log(self.most_s / self.least_s) or 1.0
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (math.log(self.most_s / seconds) / span)
+
+    def axes(self, rows: Sequence[Row]) -> list[str]:
+        right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+        parts = []
+        power = round(math.log10(self.least_s))
+        while power <= round(math.log10(self.most_s)):
+            y = self.y(10.0**power)
+            parts.append(
+                f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#ddd"/>'
+                f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g} s</text>'
+            )
+            power += 1
+        for row in rows:
+            x = self.x(row["bytes"])
+            size = f"{row['size_mb']} MB" if row["size_mb"] < 1000 else "1 GB"
+            parts.append(
+                f'<path d="M{x:.1f} {bottom}v5" stroke="black"/>'
+                f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{size}</text>'
+            )
+        parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" stroke="black" fill="none"/>')
+        middle = (_LEFT + right) / 2
+        parts.append(
+            f'<text x="{middle:.1f}" y="{bottom + 42}" text-anchor="middle">'
+            "bytes of the state; lines: medians, dots: each try</text>"
+        )
+        return parts
+
+
+def _line(frame: _Frame, rows: Sequence[Row], name: str, text: str, colour: str) -> list[str]:
+    points = [(frame.x(row["bytes"]), frame.y(median(row[name]))) for row in rows]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = [
+        f'<circle cx="{frame.x(row["bytes"]):.1f}" cy="{frame.y(one):.1f}" r="2.5" '
+        f'fill="{colour}" fill-opacity="0.5"/>'
+        for row in rows
+        for one in row[name]
+    ]
+    end_x, end_y = points[-1]
+    return [
+        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
+        *dots,
+        f'<text x="{end_x + 10:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{escape(text)}</text>',
+    ]

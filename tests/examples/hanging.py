@@ -1,0 +1,149 @@
+"""A real job under torchrun of which one rank hangs, is named, and goes on to the job's end.
+
+A file of its data is a pipe that nobody writes into: its reader hangs as one does whose file server
+is gone, and goes on when the text comes. So it is known which rank hangs, and at which step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.monitor.shell.process import Monitor, environment
+from tests.ports import free_port
+from tests.waiting import wait_for
+from tests.worker_server.ranks import Rank
+
+RANKS = 2
+QUICK = ("--set", "undeclared_floor_s=5", "--set", "record_repeat_s=2")
+"""Tests have no half a minute for each hang."""
+
+
+@dataclass
+class Session:
+    """What was seen of one job from outside; a list has an item for each rank."""
+
+    incident: dict[str, Any]
+    hung: list[dict[str, Any]] = field(default_factory=list)
+    """States while one rank hangs."""
+    active: list[dict[str, Any]] = field(default_factory=list)
+    """Unfinished collectives then."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """All collectives then."""
+    stacks: list[str] = field(default_factory=list)
+    status: int | None = None
+    """torchrun's own, once the rank went on."""
+    after: list[dict[str, Any]] = field(default_factory=list)
+    """States of the dead."""
+    ended: list[str] = field(default_factory=list)
+    """How the ranks ended, in words."""
+    steps: list[list[list[Any]]] = field(default_factory=list)
+    """Rows of /v1/steps, of the dead."""
+    last_records: list[dict[str, Any]] = field(default_factory=list)
+    """All collectives that the black box has of the dead: torch's as it was read last."""
+
+
+def ours(run_dir: Path, **more: str) -> dict[str, str]:
+    """The environment of ranks on this machine; what they leave answers for a while."""
+    return environment(
+        GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", LIGHTKEEPER_RUN_DIR=str(run_dir),
+        LIGHTKEEPER_LINGER_S="60", **more,
+    )  # fmt: skip
+
+
+def torchrun(
+    folder: Path, python: str, script: Path, arguments: list[str], *, name: str, **environ: str
+) -> subprocess.Popen[bytes]:
+    """Two ranks of a script; what they print is in NAME.out and NAME.err of the folder."""
+    with (folder / f"{name}.out").open("w") as out, (folder / f"{name}.err").open("w") as err:
+        return subprocess.Popen(
+            [python, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS),
+             "--master-port", str(free_port()), str(script), *arguments],
+            env=ours(folder / "run", **environ), cwd=folder, stdout=out, stderr=err,
+        )  # fmt: skip
+
+
+def asked(rank: Rank, path: str) -> dict[str, Any]:
+    """An answer of a rank's WorkerServer."""
+    status, text = rank.ask(path)
+    assert status == 200, text
+    return json.loads(text)
+
+
+def dead(rank: Rank) -> dict[str, Any] | None:
+    """The state of a rank that has ended; None before."""
+    state = asked(rank, "/v1/state")
+    return None if state["process"]["alive"] else state
+
+
+def firing(monitor: Monitor) -> dict[str, Any] | None:
+    for item in monitor.get("/v1/incidents")["incidents"]:
+        if any(line["to"] == "firing" for line in item["story"]):
+            return item
+    return None
+
+
+@contextmanager
+def hung_and_healed(
+    folder: Path,
+    script: Path,
+    arguments: list[str],
+    file: Path,
+    python: str = sys.executable,
+    **environ: str,
+) -> Iterator[Session]:
+    """Run the script on two ranks, with `file` not coming at first; all that was seen of it."""
+    pipe, run_dir, text = folder / "pipe", folder / "run", file.read_bytes()
+    os.mkfifo(pipe)
+    file.unlink()
+    os.link(pipe, file)
+    monitor = Monitor(
+        "--store", str(folder / "monitor.db"), "--observe", *QUICK, port=free_port()
+    )  # fmt: skip
+    ranks: list[Rank] = []
+    job = None
+    try:
+        monitor.ready()
+        job = torchrun(
+            folder, python, script, arguments, name="torchrun",
+            LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url, **environ,
+        )  # fmt: skip
+        incident = wait_for(lambda: firing(monitor), within_s=150, what="an incident fires")
+        listed = monitor.get("/v1/ranks")["ranks"]
+        ranks = [Rank(one["pid"], run_dir) for one in sorted(listed, key=lambda one: one["rank"])]
+        seen = Session(incident)
+        for rank in ranks:
+            seen.hung.append(asked(rank, "/v1/state"))
+            seen.active.append(asked(rank, "/v1/flight_recorder?active=1"))
+            seen.records.append(asked(rank, "/v1/flight_recorder"))
+            seen.stacks.append(rank.ask("/v1/stacks")[1])
+        _let_come(file, text, pipe)
+        seen.status = job.wait(90)
+        for rank in ranks:
+            seen.after.append(wait_for(lambda of=rank: dead(of), within_s=20, what="it is dead"))
+            seen.ended.append(asked(rank, "/v1/last_words")["ended"])
+            seen.steps.append(asked(rank, "/v1/steps")["rows"])
+            seen.last_records.append(asked(rank, "/v1/flight_recorder"))
+        yield seen
+    finally:
+        if job is not None:
+            job.terminate()  # torchrun ends its ranks
+            job.wait(30)
+        for rank in ranks:
+            rank.end()
+        monitor.end()
+
+
+def _let_come(file: Path, text: bytes, pipe: Path) -> None:
+    """The text comes to who waits for it, and the file is one for who comes later."""
+    whole = pipe.with_name("whole")
+    whole.write_bytes(text)
+    whole.replace(file)
+    pipe.write_bytes(text)

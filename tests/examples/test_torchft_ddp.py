@@ -1,0 +1,231 @@
+"""examples/torchft_ddp: two groups of TorchFT's own DDP; one hangs, is killed, comes back, heals.
+
+LIGHTKEEPER_TORCHFT_DDP=1 pytest -m integration <this file>: three torchruns. Both groups are held
+where the test wants them by files of their data that do not come at first, see `hanging`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples.hanging import asked, dead, firing, ours
+from tests.examples.scripts import Example, same_weights, text_name, texts
+from tests.monitor.shell.lighthouses import installations, lighthouse_process
+from tests.monitor.shell.process import Monitor
+from tests.ports import free_port
+from tests.waiting import wait_for
+from tests.worker_server.ranks import Rank
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        os.environ.get("LIGHTKEEPER_TORCHFT_DDP") != "1", reason="LIGHTKEEPER_TORCHFT_DDP=1 runs it"
+    ),
+]
+
+TORCHFT_DDP = Example("torchft_ddp")
+BATCH, GROUPS = 4, 2
+HANGS, WAITS, STEPS = 10, 20, 40
+"""Batches after which group 1 hangs, and group 0 waits for it to be back; steps of the run."""
+
+
+@dataclass
+class Story:
+    """What was seen."""
+
+    incident: dict[str, Any] = field(default_factory=dict)
+    """Of the hang."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """Of group 0, when group 1 was gone and it had trained on."""
+    record: dict[str, Any] = field(default_factory=dict)
+    statuses: list[int] = field(default_factory=list)
+    """Of group 1's first torchrun, group 0's, and group 1's second."""
+    groups: list[list[int]] = field(default_factory=list)
+    """Of group 0 and of group 1's second life: how many groups each step had."""
+    after: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Job:
+    """The groups, and the files that they wait for."""
+
+    def __init__(self, folder: Path, monitor: Monitor, lighthouse: str) -> None:
+        self.folder, self.monitor = folder, monitor
+        self._lighthouse = lighthouse
+        self.torchruns: list[subprocess.Popen[bytes]] = []
+        self.ranks: list[Rank] = []
+
+    def start(self, group: int, name: str) -> subprocess.Popen[bytes]:
+        environ = ours(
+            self.folder / "run", LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=self.monitor.url,
+            TORCHFT_LIGHTHOUSE=self._lighthouse, REPLICA_GROUP_ID=f"{group}", RUST_LOG="error",
+        )  # fmt: skip
+        given = ["--data", str(self.folder / "texts"), "--steps", str(STEPS)]
+        with (self.folder / f"{name}.out").open("w") as out:
+            started = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1",
+                 "--master-port", str(free_port()), str(TORCHFT_DDP.script), *given,
+                 "--save", str(self.folder / f"{name}.pt")],
+                env=environ, cwd=self.folder, stdout=out, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        self.torchruns.append(started)
+        return started
+
+    def rank(self, name: str, what: str, ready: Callable[[dict[str, Any]], bool]) -> Rank:
+        """The rank of this name once its step state is as wanted."""
+
+        def look() -> Rank | None:
+            for one in self.monitor.get("/v1/ranks")["ranks"]:
+                if one["rank"] == name and one["unreachable"] is None:
+                    rank = Rank(one["pid"], self.folder / "run")
+                    state = asked(rank, "/v1/state")
+                    if state["process"]["alive"] and ready(state.get("step") or {}):
+                        return rank
+            return None
+
+        found = wait_for(look, within_s=120, what=f"{name} {what}")
+        self.ranks.append(found)
+        return found
+
+    def groups_of_steps(self, name: str) -> list[int]:
+        lines = (self.folder / f"{name}.out").read_text().splitlines()
+        return [int(line.rpartition(" ")[2]) for line in lines]
+
+    def end(self) -> None:
+        for one in self.torchruns:
+            one.terminate()
+        for one in self.torchruns:
+            one.wait(30)
+        for rank in self.ranks:
+            rank.end()
+
+
+class Held:
+    """A file that does not come until it is let."""
+
+    def __init__(self, path: Path, pipe: Path) -> None:
+        self._path, self._pipe, self._text = path, pipe, path.read_bytes()
+        os.mkfifo(pipe)
+        path.unlink()
+        os.link(pipe, path)
+
+    def whole_again(self) -> None:
+        """For who comes later."""
+        whole = self._pipe.with_suffix(".whole")
+        whole.write_bytes(self._text)
+        whole.replace(self._path)
+
+    def let_come(self) -> None:
+        """For who waits."""
+        self.whole_again()
+        self._pipe.write_bytes(self._text)
+
+
+def file_of(group: int, step: int) -> str:
+    """The first file of a group's batch: files are dealt out in turn."""
+    return text_name(GROUPS * BATCH * step + group)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("torchft_ddp")
+    texts(made / "texts", STEPS * BATCH * GROUPS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def story(folder) -> Iterator[Story]:
+    (library, *_) = installations().values()
+    hangs = Held(folder / "texts" / file_of(1, HANGS), folder / "hangs")
+    begins, waits = (
+        Held(folder / "texts" / file_of(0, step), folder / f"pipe{step}") for step in (0, WAITS)
+    )
+    with lighthouse_process(
+        library, folder / "lighthouse.py", free_port(),
+        min_replicas=1, join_timeout_ms=5000, heartbeat_timeout_ms=2000,
+    ) as lighthouse:  # fmt: skip
+        monitor = Monitor(
+            "--store", str(folder / "monitor.db"), "--observe", "--lighthouse", lighthouse,
+            "--set", "undeclared_floor_s=5", "--set", "record_repeat_s=2", port=free_port(),
+        )  # fmt: skip
+        job = Job(folder, monitor, lighthouse)
+        try:
+            monitor.ready()
+            yield _play(job, begins, hangs, waits)
+        finally:
+            job.end()
+            monitor.end()
+
+
+def _play(job: Job, begins: Held, hangs: Held, waits: Held) -> Story:
+    story = Story()
+    first, second = job.start(0, "zero"), job.start(1, "one")
+    hung = job.rank("1.0", "asks for the quorum", _asks)
+    begins.let_come()
+    job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
+    story.incident = wait_for(lambda: firing(job.monitor), within_s=45, what="the hang is named")
+    hung.kill(signal.SIGKILL)
+    story.statuses.append(second.wait(60))
+    hangs.whole_again()
+    alone = job.rank("0.0", "trains on", lambda step: step.get("commits", 0) >= WAITS - 2)
+    story.state = asked(alone, "/v1/state")
+    story.record = asked(alone, "/v1/flight_recorder")
+    again = job.start(1, "again")
+    job.rank("1.0", "asks for the quorum", _asks)
+    waits.let_come()
+    story.statuses += [first.wait(90), again.wait(90)]
+    for rank in (alone, job.ranks[-1]):
+        story.after.append(wait_for(lambda of=rank: dead(of), within_s=20, what="it is dead"))
+    story.groups = [job.groups_of_steps(name) for name in ("zero", "again")]
+    return story
+
+
+def _asks(step: dict[str, Any]) -> bool:
+    """Whether it has begun a step: its Manager asks for the quorum then."""
+    begun = step.get("attempt", 0) > step.get("commits", 0) + step.get("commit_failures", 0)
+    return step.get("source") == "torchft" and step.get("commits") == 0 and begun
+
+
+def test_the_monitor_names_the_group_that_hangs_while_its_manager_beats_on(story) -> None:
+    assert story.incident["kind"] == "not_entered"
+    assert (story.incident["culprits"], story.incident["victims"]) == (["1.0"], ["0.0"])
+
+
+def test_the_other_group_trains_on_alone(story) -> None:
+    step = story.state["step"]
+    assert (step["source"], step["participants"]) == ("torchft", 1)
+    assert WAITS - 2 <= step["commits"] <= WAITS
+
+
+def test_the_ring_has_the_all_reduces_of_torchfts_comm_hook(story) -> None:
+    ring = story.record["ring"]
+    assert {entry["group"] for entry in ring} == {"torchft"}
+    assert {entry["op"] for entry in ring} == {"all_reduce"}
+    assert len({entry["quorum"] for entry in ring}) >= 2
+
+
+def test_a_killed_group_comes_back_heals_and_both_end_with_zero(story) -> None:
+    assert story.statuses[0] != 0
+    assert story.statuses[1:] == [0, 0]
+    assert {1, 2} == set(story.groups[0])
+    assert story.groups[1][-1] == story.groups[0][-1] == 2
+
+
+def test_every_step_that_was_committed_is_counted(story) -> None:
+    zero, one = (state["step"] for state in story.after)
+    assert zero["step"] == one["step"] == STEPS - 1
+    assert zero["commits"] >= STEPS - 1  # the first may be a heal: TorchFT makes all equal
+    assert 0 < one["commits"] <= STEPS - WAITS + 2
+
+
+def test_both_groups_have_learned_the_same_to_the_last_bit(story, folder) -> None:
+    assert same_weights(folder / "zero.pt", folder / "again.pt")

@@ -1,0 +1,223 @@
+"""One living fleet; one process after another is killed, and the fleet waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import requests
+
+from tests.campaign.fleet import FleetError
+from tests.campaign.watch import Seen, Watch, pause
+from tests.killing import measure
+from tests.killing.fleet import KillFleet
+from tests.killing.roles import Roles
+from tests.matrix.runner import StepLog
+from trainer import status
+
+LOOK_S: Final = 0.1
+CALM_S: Final = 5.0
+"""The fleet is whole again when it was so for that long."""
+LIMIT_S: Final = 300.0
+HEAD: Final = ("lighthouse", "gate", "monitor")
+
+Row = dict[str, Any]
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+def role_of(name: str) -> str:
+    """Of `rank rg_1.0`: `rank 0`, the one that hosts its group's manager; else the first word."""
+    kind, _, whose = name.partition(" ")
+    if kind in ("rank", "sidecar"):
+        return f"{kind} {whose.rpartition('.')[2]}"
+    return name if kind == "gate" else kind
+
+
+def group_hit(name: str) -> str | None:
+    """The group that loses its ranks with this process."""
+    kind, _, whose = name.partition(" ")
+    return whose.partition(".")[0] if kind in ("rank", "torchrun", "supervisor") else None
+
+
+@dataclass
+class Bench:
+    """A fleet with everything that looks at it."""
+
+    fleet: KillFleet
+    calm_s: float = CALM_S
+    whole: bool = False
+    """Whether it was so at the last look."""
+    steps: StepLog = field(init=False)
+    roles: Roles = field(init=False)
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        fleet = self.fleet
+        self.steps = StepLog(fleet.steps)
+        self.roles = Roles(
+            fleet.folder, self.steps, groups=fleet.groups,
+            ranks_per_group=fleet.ranks_per_group, gate=fleet.setting.gate,
+        )  # fmt: skip
+        self.watch = Watch(fleet.client(), fleet.groups, fleet.ranks_per_group)
+
+    def close(self) -> None:
+        """End the fleet."""
+        self.watch.client.close()
+        self.fleet.stop()
+
+    # -- whole -------------------------------------------------------------------------------
+
+    def interruption(self, struck_s: float) -> measure.Interruption:
+        """Of the fleet since then."""
+        return measure.interruption(
+            self.steps.read(), self.fleet.ranks, self.fleet.groups, struck_s, time.time()
+        )
+
+    def not_whole(self, since_s: float) -> str | None:
+        """Why not every process is there and every rank has committed in peace for a while."""
+        self.fleet.check()
+        missing = self.roles.missing()
+        if missing:
+            return f"{missing[0]} is not there"
+        if self.fleet.setting.gate and not self._gate_is_kept():
+            return "the gate's worker has no keeper"
+        seen = self.interruption(since_s)
+        if seen.whole_s is None:
+            return "not every rank commits with all groups"
+        if time.time() - seen.last_end_s < self.calm_s:
+            return "it has only begun"
+        self.watch.look()
+        return self.watch.not_whole()
+
+    def _gate_is_kept(self) -> bool:
+        """Whether the gate has taken its dead predecessor's worker over."""
+        session = requests.Session()
+        session.trust_env = False
+        with session, contextlib.suppress(requests.RequestException):
+            told = session.get(f"{self.fleet.gate_admin}/healthz", timeout=5)
+            return told.ok and "the keeper is gone" not in told.text
+        return False
+
+    def until_whole(self, limit_s: float = LIMIT_S) -> None:
+        """Wait for it, if it was not so at the end of the last kill.
+
+        Raises:
+            FleetError: not in time, or a keeper ended.
+        """
+        began_s = time.time()
+        while not self.whole:
+            why = self.not_whole(began_s)
+            self.whole = why is None
+            if why is not None and time.time() - began_s > limit_s:
+                raise FleetError(f"the fleet is not whole after {limit_s:.0f} s: {why}")
+            pause(LOOK_S)
+
+    # -- one kill ----------------------------------------------------------------------------
+
+    def kill(self, name: str, limit_s: float = LIMIT_S) -> Row:
+        """From a whole fleet to a row; whether it became whole again is in the row."""
+        self.watch.look()
+        self.watch.forget()
+        found = self.roles.find()
+        load = os.getloadavg()[0]
+        step = self.watch.step()
+        self.whole = False
+        os.kill(found[name], signal.SIGKILL)
+        struck_s = time.time()
+        back_s, problem = None, None
+        while True:
+            self.watch.look()
+            now = self.roles.find()
+            if back_s is None and now.get(name, found[name]) != found[name]:
+                back_s = time.time() - struck_s
+            why = self.not_whole(struck_s) or (None if back_s else f"{name} is not back")
+            if why is None:
+                self.whole = True
+                break
+            if time.time() - struck_s > limit_s:
+                problem = why
+                break
+            pause(LOOK_S)
+        row = self._row(name, struck_s, back_s, [found, self.roles.find()])
+        return row | {"at_step": step, "load_before": round(load, 1), "problem": problem}
+
+    def _row(
+        self, name: str, struck_s: float, back_s: float | None, pids: Sequence[dict[str, int]]
+    ) -> Row:
+        steps, now_s = self.steps.read(), time.time()
+        seen = self.interruption(struck_s)
+        hit = group_hit(name)
+        names = [f"rg_{index}" for index in range(self.fleet.groups)]
+        others = [group for group in names if group != hit]
+        mine = [line for line in steps if line["time"] > struck_s - 10.0]
+        over_s = now_s if seen.whole_s is None else max(seen.last_end_s, struck_s + (back_s or 0.0))
+        before, after = pids
+        return {
+            "name": name,
+            "role": role_of(name),
+            "time": struck_s,
+            "whole_s": _round(seen.whole_s),
+            "back_s": _round(back_s),
+            "next_commit_s": _round(measure.next_commit_s(mine, struck_s)),
+            "pause_s": _round(measure.pause_s(mine, struck_s, now_s)),
+            "others_steps": min(
+                measure.steps_of(group, mine, struck_s, over_s) for group in others
+            ),
+            "steps_lost": sum(n for at_s, n in measure.steps_lost(steps) if at_s > struck_s),
+            "failed": sum(
+                one["event"] == "step" and not one["committed"] and one["time"] > struck_s
+                for one in mine
+            ),
+            "compared": measure.compared(mine),
+            "unequal": len(measure.unequal(mine)),
+            "also_replaced": [
+                one for one in before if one != name and after.get(one) != before[one]
+            ],
+            "others_left": [group for group in others if self._left(group, struck_s)],
+            **self._said(hit),
+        }
+
+    def _left(self, group: str, struck_s: float) -> bool:
+        lines = status.read(self.fleet.folder / "events" / f"{group}.jsonl")
+        return any(one["event"] == "left" and one["time"] > struck_s for one in lines)
+
+    def _said(self, hit: str | None) -> Row:
+        """What the monitor told and did; wrong is what concerns another group than the one hit."""
+        seen = self.watch.seen.values()
+        evicted = sorted({group for one in seen for group in _evicted(one)})
+        fired = [
+            [one.latest["kind"], sorted(one.latest["culprits"])]
+            for one in seen
+            if one.latest["milestones"].get("firing_s") is not None
+        ]
+        accused = {
+            f"{rank} {state}: {one.latest['kind']}"
+            for one in seen
+            for rank, state in one.accused.items()
+            if measure.group_of(rank) != hit
+        }
+        return {
+            "fired": fired,
+            "accused_wrongly": sorted(accused),
+            "evicted": evicted,
+            "evicted_wrongly": [group for group in evicted if group != hit],
+        }
+
+
+def _evicted(one: Seen) -> list[str]:
+    asked = one.latest["milestones"].get("evict_asked_s") is not None
+    return list(one.latest["groups"]) if asked else []
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

@@ -1,0 +1,68 @@
+"""The keeper of a unit starts it again, and ends what it left, or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.killing.roles import ticks
+from tests.waiting import wait_for
+from trainer import status
+
+pytestmark = pytest.mark.integration
+
+UNIT = "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '600'], start_new_session=True); open(sys.argv[1], 'a').write(f'{os.getpid()} {child.pid}\\n'); time.sleep(600)"  # noqa: E501
+
+
+class Kept:
+    """A keeper of a process that starts another."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.pids = folder / "pids"
+        self.events = folder / "events.jsonl"
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "tests.killing.keep", "--name", "u", "--pause", "0.1",
+                "--events", str(self.events), *words, "--", sys.executable, "-c", UNIT,
+                str(self.pids),
+            ]
+        )  # fmt: skip
+
+    def started(self, number: int) -> list[int]:
+        """Pids of the unit's n-th start and of its child."""
+
+        def told() -> list[list[int]] | None:
+            lines = self.pids.read_text().splitlines() if self.pids.exists() else []
+            return (
+                [[int(w) for w in line.split()] for line in lines] if len(lines) == number else None
+            )
+
+        return wait_for(told, within_s=15, what=f"start {number}")[-1]
+
+
+@pytest.fixture(params=[(), ("--leave",)], ids=["control-group", "process"])
+def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
+    kept = Kept(tmp_path, *request.param)
+    yield kept
+    kept.process.kill()
+    kept.process.wait()
+
+
+def test_a_killed_unit_comes_back_and_its_rest_is_ended_or_left(
+    kept: Kept, request: pytest.FixtureRequest
+) -> None:
+    main, child = kept.started(1)
+    os.kill(main, signal.SIGKILL)
+    again, another = kept.started(2)
+    assert (ticks(child) is not None) == ("process" in request.node.name)
+    kept.process.send_signal(signal.SIGTERM)
+    assert kept.process.wait(20) == 0
+    assert [pid for pid in (main, child, again, another) if ticks(pid) is not None] == []
+    events = [(one["event"], one.get("rc")) for one in status.read(kept.events)]
+    assert events == [("started", None), ("left", -9), ("started", None), ("left", -15)]

@@ -1,0 +1,53 @@
+"""How a rank's process ends, and what it leaves for torchrun."""
+
+import json
+import signal
+
+import pytest
+
+from trainer import faults, train
+
+
+@pytest.fixture
+def rank(monkeypatch, tmp_path):
+    """`main` with another training, and torchrun's error file."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setenv("LIGHTKEEPER", "0")
+    monkeypatch.setattr("sys.argv", ["trainer.train"])
+
+    def run(training):
+        monkeypatch.setattr(train, "train", training)
+        train.main()
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+def raising(error):
+    def training(opt, reporter):
+        raise error
+
+    return training
+
+
+def test_what_ended_a_rank_is_in_torchruns_error_file(rank, tmp_path):
+    with pytest.raises(RuntimeError, match="gloo gave up"):
+        rank(raising(RuntimeError("gloo gave up")))
+
+    told = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert "gloo gave up" in told["message"]
+    assert "in training" in told["extraInfo"]["py_callstack"]
+
+
+def test_a_fault_that_cannot_be_understood_is_one_line_and_no_traceback(rank, tmp_path):
+    with pytest.raises(SystemExit, match="trainer: fault 'x': unknown kind"):
+        rank(raising(faults.FaultError("fault 'x': unknown kind")))
+
+    assert not (tmp_path / "error.json").exists()
+
+
+def test_a_rank_that_is_told_to_end_ends_at_once_even_inside_a_c_call(rank):
+    rank(lambda opt, reporter: None)
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

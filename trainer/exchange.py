@@ -1,0 +1,117 @@
+"""TorchFT's side of a rank: one Manager for each piece of the model that it holds.
+
+The groups' pieces of one number form one process group across groups, whatever the sizes of the
+groups: to TorchFT every group has as many ranks as the model has pieces. All pieces of a group
+vote on a commit together, so several pieces in one process vote at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from torch import Tensor
+from torchft import Manager
+from torchft.process_group import ProcessGroup, ProcessGroupGloo, ProcessGroupNCCL
+
+from trainer.options import Options
+from trainer.pieces import Cut
+from trainer.place import Place
+
+State = dict[str, Tensor]
+
+
+class Exchange:
+    """Gradients across groups, commits and healing."""
+
+    def __init__(self, managers: Sequence[Manager]) -> None:
+        self.managers = tuple(managers)
+        self._voters = ThreadPoolExecutor(len(self.managers), "vote") if len(managers) > 1 else None
+
+    @property
+    def lead(self) -> Manager:
+        """One of them; they agree on everything but the numbers in their piece."""
+        return self.managers[0]
+
+    def current_step(self) -> int:
+        """Steps of the job that count; a heal jumps ahead."""
+        return int(self.lead.current_step())
+
+    def start_quorum(self) -> None:
+        """Ask for a quorum; returns at once where quorums are asynchronous."""
+        for manager in self.managers:
+            manager.start_quorum()
+
+    def average(self, pieces: Sequence[Tensor]) -> None:
+        """Average each piece over the groups of the quorum, in place."""
+        works = [
+            manager.allreduce(piece) for manager, piece in zip(self.managers, pieces, strict=True)
+        ]
+        for work in works:
+            work.wait()
+
+    def object(self, why: Exception) -> None:
+        """Vote against this step."""
+        for manager in self.managers:
+            manager.report_error(why)
+
+    def should_commit(self) -> bool:
+        """Whether the step counts; a group that heals loads its new weights in here."""
+        if self._voters is None:
+            return bool(self.lead.should_commit())
+        votes = [self._voters.submit(manager.should_commit) for manager in self.managers]
+        return all([vote.result() for vote in votes])  # noqa: C419 - every vote is waited for
+
+    def resume(self, step: int, batches: int) -> None:
+        """Go on from a checkpoint, before the first quorum."""
+        for manager in self.managers:
+            manager.load_state_dict({"step": step, "batches_committed": batches})
+
+    def shutdown(self) -> None:
+        """Leave, without waiting for anybody."""
+        for manager in self.managers:
+            manager.shutdown(wait=False)
+        if self._voters is not None:
+            self._voters.shutdown(wait=False)
+
+
+def connect(place: Place, opt: Options, cut: Cut, state_of: Callable[[int], State]) -> Exchange:
+    """A manager for each piece; the one of piece 0 also hosts the group's manager server."""
+    return Exchange(
+        [_manager(place, opt, cut, cut.first + i, state_of(i)) for i in range(cut.count)]
+    )
+
+
+def _manager(place: Place, opt: Options, cut: Cut, piece: int, state: State) -> Manager:
+    def load(fetched: State) -> None:
+        for name, tensor in state.items():
+            tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
+
+    return Manager(
+        pg=_process_group(place, opt),
+        load_state_dict=load,
+        state_dict=lambda: state,
+        min_replica_size=opt.min_replicas,
+        # While this rank computes, the quorum forms. Semi-synchronous algorithms want it before.
+        use_async_quorum=opt.algorithm == "every-step",
+        # The seed makes all weights equal. TorchFT would copy them at step 0, for each group rank
+        # from another group, and a group that is copied to brings no gradient to that step: the
+        # ranks of one group would take different first steps.
+        init_sync=False,
+        timeout=timedelta(seconds=opt.timeout_s),
+        quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
+        connect_timeout=timedelta(seconds=opt.connect_timeout_s),
+        rank=piece,
+        world_size=cut.total,
+        replica_id=place.group,
+        hostname=place.address,
+    )
+
+
+def _process_group(place: Place, opt: Options) -> ProcessGroup:
+    """What is new at every quorum: a mesh of gloo's sockets, or an NCCL communicator."""
+    timeout = timedelta(seconds=opt.timeout_s)
+    if place.device.type == "cpu":
+        return ProcessGroupGloo(timeout=timeout)
+    return ProcessGroupNCCL(timeout=timeout)
