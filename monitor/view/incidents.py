@@ -39,6 +39,8 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "evidence": dict(verdict.evidence),
         "victims": list(verdict.victims),
         "lost_s": finite(verdict.lost_s),
+        "lost_steps": incident.lost_steps,
+        "before": None if incident.before is None else asdict(incident.before),
         "since_s": verdict.since_s,
         "signature": incident.signature,
         "milestones": asdict(incident.milestones),

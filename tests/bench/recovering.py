@@ -18,7 +18,9 @@ from tests.matrix.runner import Runner, interrupt_ends_it
 
 FAULTS: Final = ("hang", "stop", "crash")
 WHOLE_S: Final = 60.0
-_SAMPLE: Final = re.compile(r'lightkeeper_group_(last_\w+){replica_group="(\w+)"} (\S+)')
+_SAMPLE: Final = re.compile(
+    r'lightkeeper_group_(last_(?:checkpoint|reconfigure)\w*){replica_group="(\w+)"} (\S+)'
+)
 Row = dict[str, Any]
 
 

@@ -218,7 +218,7 @@ class Gate:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None
-        if not self.children():
+        if len(self.children()) < 2:  # one at work, one in reserve
             return False
         with contextlib.suppress(requests.RequestException):
             said = requests.get(f"{self.admin}/healthz", timeout=1)

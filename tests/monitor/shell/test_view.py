@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.incident import Strength
 from monitor.metrics import Instruments, ViewCollector
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.pipeline import RankHealth, TickResult
@@ -125,6 +126,14 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     assert {one["group"]: one["eviction"] for one in whole["groups"]} == {
         "rg_0": None, "rg_9": "evicting",
     }  # fmt: skip
+
+
+def test_an_incident_tells_what_the_job_lost_and_how_many_trained_before() -> None:
+    one = replace(incident(), before=Strength((4,), 3), lost_steps=2)
+    body = incident_json(view(incidents=(one,)), one)
+    assert (body["lost_steps"], body["before"]) == (2, {"quorums": (4,), "participants": 3})
+    bare = incident_json(view(), incident())
+    assert (bare["lost_steps"], bare["before"]) == (None, None)
 
 
 # -- tempo -----------------------------------------------------------------------------------------
