@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -162,8 +163,11 @@ def _facts(lines: Sequence[Line]) -> str:
 
     evicted = sum(len(line["evicted"]) for line in lines)
     compared, unequal = (sum(line[key] for line in lines) for key in ("compared", "unequal"))
+    codes = Counter(line["code"] for line in lines)
+    told = ", ".join(f"{code} ({count})" for code, count in codes.items())
     return (
         f"{len(lines)} kills, `{named('command')}`, on {named('machine')}, of the code at "
-        f"{named('code')}. Evictions: {evicted}. Fingerprints of all weights and moments, of one "
-        f"step and group rank, written by both groups: {compared}, unequal: {unequal}.\n"
+        f"{told}. Evictions: {evicted}. Fingerprints of all weights and moments, of one "
+        f"step and group rank, written by both groups: {compared}, unequal: {unequal}. "
+        "Up to a9244c6 each rank held all weights; since f19a680 its shard (FSDP2).\n"
     )
