@@ -51,7 +51,7 @@ class Exchange:
         for work in works:
             work.wait()
 
-    def object(self, why: Exception) -> None:
+    def vote_no(self, why: Exception) -> None:
         """Vote against this step."""
         for manager in self.managers:
             manager.report_error(why)

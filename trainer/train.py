@@ -24,6 +24,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 # TorchFT's Rust part reads this when it is imported; at its default it logs every quorum.
@@ -129,9 +130,11 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         squares = pieces.squares()
         finite &= reporter.finite(grad_norm=float(norm(squares)), where="exchanged")
         if not finite:
-            exchange.object(FloatingPointError(f"not finite at step {step}"))
+            exchange.vote_no(FloatingPointError(f"not finite at step {step}"))
         if rank.opt.clip:
-            clip(rank, squares)
+            if rank.intra is not None:  # those of the average, from all ranks of the group
+                dist.all_reduce(squares, group=rank.intra.norms)
+            clip(pieces.exchanged, squares, rank.opt.clip)
         pieces.unpack()
         took_part = exchange.lead.is_participating()
         committed = exchange.should_commit()  # a healing group loads its new weights in here
@@ -183,13 +186,11 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     return total, finite
 
 
-def clip(rank: Rank, squares: Tensor) -> None:
-    """Scale the averaged gradient down to `--clip`; every group finds the same factor."""
-    if rank.intra is not None:
-        dist.all_reduce(squares, group=rank.intra.norms)
-    factor = rank.opt.clip / (norm(squares) + 1e-6)
-    for piece in rank.pieces.exchanged:
-        piece.mul_(factor.clamp(max=1.0))
+def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
+    """Scale gradients down to a norm of `most`, in place; equal squares give equal factors."""
+    factor = (most / (norm(squares) + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
 
 
 def publish_fingerprint(rank: Rank, step: int) -> None:
@@ -222,6 +223,8 @@ def meet_now_and_then(rank: Rank) -> int:
                     rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite
                 ):
                     rank.pieces.gradient.zero_()  # the next meeting would bring it to all groups
+                elif opt.clip:
+                    clip([rank.pieces.gradient], squares, opt.clip)
                 committed = algorithm.advance()
             rank.reporter.end_step(step, committed=committed, loss=float(loss), tokens=tokens(opt))
             if met and committed:  # between two meetings groups differ, as they should

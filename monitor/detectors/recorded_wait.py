@@ -44,8 +44,10 @@ def missed_by_records(
         if not all(_read_since(history, track) for track in history.groups()[group]):
             continue
         said = opinion(history, group)
-        for one in () if said is None else said.findings:
-            if said is not None and sure(one) and one.kind in MISSING:
+        if said is None:
+            continue
+        for one in said.findings:
+            if sure(one) and one.kind in MISSING:
                 for rank in said.names(one.culprits):
                     found.setdefault(rank, set()).update(said.names(one.victims))
     return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(found.items())}
@@ -53,11 +55,13 @@ def missed_by_records(
 
 def _still(history: History, track: RankTrack) -> bool:
     """Whether it stands still for half of what it is allowed."""
+    if track.fresh is None or track.stall_s < history.config.stall_floor_s / 2:
+        return False  # nobody is allowed less; most are asked no further
     spans_s = [allowance(history, track).span_s]
     floor = undeclared(history, track)
     if floor is not None:
         spans_s.append(floor.span_s)
-    return track.fresh is not None and track.stall_s >= max(spans_s) / 2
+    return track.stall_s >= max(spans_s) / 2
 
 
 def _read_since(history: History, track: RankTrack) -> bool:

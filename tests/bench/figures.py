@@ -157,7 +157,7 @@ def _median(values: Iterable[float | None]) -> str:
 def _recoveries(rows: Sequence[Row]) -> str:
     heads = ["fault", "runs", "fault to told", "told to all together", "steps lost", "state, MB",
              "load, s", "apply, s", "reconfigure, s", "donor stages, s"]  # fmt: skip
-    lines = []
+    lines, loaded = [], "last_checkpoint_load_bytes"
     mine = _of(rows, "recovery")
     if not mine:
         return "Not measured yet."
@@ -175,7 +175,7 @@ def _recoveries(rows: Sequence[Row]) -> str:
             [fault, str(len(some)), spread(row["to_firing"] for row in some),
              spread(row["firing_to_resumed"] for row in some),
              ", ".join(str(row["lost_steps"]) for row in some),
-             _median(row["healer"].get("last_checkpoint_load_bytes", 0.0) / 1e6 for row in some),
+             _median(row["healer"][loaded] / 1e6 for row in some if loaded in row["healer"]),
              *(spread(row["healer"].get(f"last_{part}_seconds") for row in some)
                for part in ("checkpoint_load", "checkpoint_apply", "reconfigure")),
              spread(row["donor"].get("last_checkpoint_staging_seconds") for row in some)]

@@ -191,24 +191,41 @@ def test_the_text_is_the_library_of_this_python(text):
     assert any("class TextWrapper" in found.sample_processor(one) for one in documents)
 
 
-def test_torch_names_the_cpu_when_it_is_asked_for_an_accelerator():
-    code = (
-        "import torch, without_gpu; from torch.distributed.fsdp import FSDPModule\n"
-        "factors, sums = [], []\n"
-        "FSDPModule.set_gradient_divide_factor = lambda self, factor: factors.append(factor)\n"
-        "class Sharded(FSDPModule):\n"
-        "    def set_force_sum_reduction_for_comms(self, on): sums.append(on)\n"
-        "without_gpu.patch()\n"
-        "from torch._utils import _get_available_device_type, _get_device_module\n"
-        "device = _get_device_module(_get_available_device_type())\n"
-        "peak = device.memory_stats(torch.device('cpu'))['reserved_bytes.all.peak']\n"
-        "assert 1e7 < peak < device.get_device_properties().total_memory\n"
-        "device.set_device('cpu'), device.synchronize(), device.empty_cache()\n"
-        "assert (factors, sums) == ([], [])\n"
-        "FSDPModule.set_gradient_divide_factor(object.__new__(Sharded), 1.0)\n"
-        "assert (factors, sums) == ([1.0], [True])\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=TITAN, check=True, timeout=120)
+@pytest.fixture
+def without_gpu(monkeypatch):
+    """The patch, carried out until the test ends; what FSDP was asked for by whom."""
+    asked = []
+
+    class FSDPModule:
+        def set_gradient_divide_factor(self, factor):
+            asked.append(factor)
+
+        def set_force_sum_reduction_for_comms(self, on):
+            asked.append(f"plain sum {on}")
+
+    stand_in(monkeypatch, "torch.distributed.fsdp", FSDPModule=FSDPModule)
+    for name in ("_get_available_device_type", "_get_device_module"):
+        monkeypatch.setattr(torch._utils, name, getattr(torch._utils, name))  # undone at the end
+    load("without_gpu").patch()
+    return FSDPModule(), asked
+
+
+def test_torch_names_the_cpu_when_it_is_asked_for_an_accelerator(without_gpu):
+    device_type = torch._utils._get_available_device_type()
+    device = torch._utils._get_device_module(device_type)
+    assert (device_type, device.get_device_name(), device.current_device()) == ("cpu", "cpu", 0)
+    device.set_device(torch.device("cpu", 1))
+    device.synchronize()
+    device.reset_peak_memory_stats()
+    device.empty_cache()
+    peak_bytes = device.memory_stats()["reserved_bytes.all.peak"]
+    assert 1e7 < peak_bytes < device.get_device_properties().total_memory
+
+
+def test_fsdp_is_asked_for_a_sum_that_gloo_has(without_gpu):
+    module, asked = without_gpu
+    module.set_gradient_divide_factor(1.0)
+    assert asked == [1.0, "plain sum True"]
 
 
 @pytest.fixture

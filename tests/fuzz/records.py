@@ -96,7 +96,7 @@ def read_mutated(data: bytes) -> None:
     if not data:
         return
     every = list(templates())
-    value = every[data[0] % len(every)]
+    value = deepcopy(every[data[0] % len(every)])  # templates share parts with later ones
     for at in range(1, min(len(data) - 1, 40), 2):
         _replace(value, data[at], deepcopy(ODD[data[at + 1] % len(ODD)]))
     with contextlib.suppress(FlightRecordError):

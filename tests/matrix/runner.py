@@ -108,14 +108,19 @@ class Runner:
         return row
 
     def afterwards(self, within_s: float) -> tuple[list[Event], str]:
-        """What the monitor says of the last run once the job is whole again: incidents, metrics."""
+        """What the monitor says of the last run: incidents, metrics.
+
+        Once the job is whole again and the group's new ranks are seen: what they tell is of the
+        heal.
+        """
         assert self._fleet is not None
         assert self._watch is not None
         deadline = time.monotonic() + within_s
         while True:
             self._watch.look()
             told = [one.latest for one in self._watch.seen.values()]
-            whole = any(one["milestones"].get("resumed_s") for one in told)
+            marks = [one["milestones"] for one in told]
+            whole = any(one.get("resumed_s") and one.get("rejoined_s") for one in marks)
             if whole or time.monotonic() > deadline:
                 metrics = requests.get(f"{self._fleet.monitor_url}/metrics", timeout=10)
                 return told, metrics.text

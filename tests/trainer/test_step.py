@@ -1,0 +1,70 @@
+"""What a step does to the gradient, in one process without peers."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.trainer.test_pieces import place, trained
+from trainer import data, options
+from trainer.injector import Injector
+from trainer.pace import Pace
+from trainer.pieces import norm
+from trainer.train import accumulate, clip
+from worker_server.reporter import NullReporter
+
+
+def alone(*arguments):
+    """A rank with a small model, and nobody beside it."""
+    opt = options.parse(["--context", "8", "--batch", "2", *arguments])
+    network, optimizer, pieces = trained()
+    pieces.gradient.zero_()
+    corpus = data.Corpus(bytes(range(256)) * 4)
+    return SimpleNamespace(
+        opt=opt, place=place(0, 1), intra=None, network=network, optimizer=optimizer,
+        pieces=pieces, batches=data.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
+        injector=Injector("rg_0.0", world_size=1), pace=Pace(),
+    )  # fmt: skip
+
+
+def test_accumulated_batches_make_the_mean_of_their_gradients_and_losses():
+    both = alone("--accumulate", "2")
+    loss, finite = accumulate(both, 7)
+
+    losses, gradients = [], []
+    for micro in (0, 1):
+        network, _, pieces = trained()
+        pieces.gradient.zero_()
+        one = network(*both.batches.draw(7, micro))
+        one.backward()
+        losses.append(float(one.detach()))
+        gradients.append(pieces.gradient)
+
+    assert finite
+    assert losses[0] != losses[1]
+    assert float(loss) == pytest.approx(sum(losses) / 2)
+    assert torch.allclose(both.pieces.gradient, (gradients[0] + gradients[1]) / 2, atol=1e-7)
+
+
+def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers():
+    rank = alone()
+    rank.injector.nan = True
+
+    loss, finite = accumulate(rank, 0)
+
+    assert not finite
+    assert loss.isnan()
+
+
+def test_a_large_gradient_is_scaled_down_to_the_norm_and_a_small_one_left_alone():
+    _, _, pieces = trained(2)
+    pieces.pack()
+    before = [piece.clone() for piece in pieces.exchanged]
+    was = float(norm(pieces.squares()))
+
+    clip(pieces.exchanged, pieces.squares(), 10 * was)
+    assert all(map(torch.equal, pieces.exchanged, before))
+
+    clip(pieces.exchanged, pieces.squares(), was / 4)
+    assert float(norm(pieces.squares())) == pytest.approx(was / 4, rel=1e-4)
+    assert torch.allclose(pieces.exchanged[1], before[1] / 4, rtol=1e-4)
