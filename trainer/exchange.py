@@ -101,6 +101,7 @@ def _manager(place: Place, opt: Options, cut: Cut, piece: int, state: State) -> 
         init_sync=False,
         timeout=timedelta(seconds=opt.timeout_s),
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
+        quorum_retries=opt.quorum_retries,
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
         rank=piece,
         world_size=cut.total,

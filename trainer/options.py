@@ -54,6 +54,7 @@ class Options:
     min_replicas: int
     timeout_s: float
     quorum_timeout_s: float
+    quorum_retries: int
     connect_timeout_s: float
     group_timeout_s: float
     device: str
@@ -220,6 +221,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         dest="quorum_timeout_s",
         help="wait for a quorum; when it passes, the rank ends (default 60)",
+    )
+    fault.add_argument(
+        "--quorum-retries",
+        type=count,
+        default=0,
+        metavar="N",
+        help="ask a Lighthouse that does not answer so often again within --quorum-timeout "
+        "(default 0)",
     )
     fault.add_argument(
         "--connect-timeout",
