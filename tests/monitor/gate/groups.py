@@ -109,6 +109,8 @@ class Group:
     members: list[int] = field(default_factory=list)
     error: str | None = None
     asking: bool = False
+    asked_s: float = 0.0
+    """When it began to ask."""
     pause: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -139,6 +141,7 @@ class Group:
                 time.sleep(0.02)
                 continue
             try:
+                self.asked_s = time.monotonic()
                 self.asking = True
                 result = self._client._quorum(
                     group_rank=0,
