@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trainer import checkpoint, status
+from trainer.pieces import tensors_of
 
 if TYPE_CHECKING:
     from trainer.options import Options
@@ -38,7 +39,7 @@ def after_step(
                 opt.checkpoint_dir / rank.place.group,
                 rank.exchange.current_step(),
                 rank.exchange.lead.batches_committed(),
-                checkpoint.contents(rank.network, rank.optimizer),
+                tensors_of(rank.network, rank.optimizer),
                 rank.intra,
                 rank.place.group_rank,
             )
@@ -73,9 +74,8 @@ def fingerprint(rank: Rank, step: int) -> None:
     if not every_step and step % rank.opt.sync_every:
         return
     for index in range(rank.pieces.cut.count):
-        state = rank.pieces.state_of(index)
-        if not every_step:
-            state = {name: tensor for name, tensor in state.items() if "/" not in name}
+        pieces = rank.pieces
+        state = pieces.state_of(index) if every_step else pieces.weights_of(index)
         rank.record.write(
             "fingerprint",
             step=step,

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.place import Intra
 
@@ -25,16 +25,6 @@ _KEPT: Final = 2
 _NAME: Final = re.compile(r"step-(\d+)")
 _CLOCK: Final = "clock"
 """Two numbers: committed steps, and batches committed by all groups, as TorchFT counts them."""
-
-
-def contents(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What goes to disk and comes back, by name; sharded tensors know where their part belongs."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in network.named_parameters():
-        tensors[name] = parameter.data
-        for kind, tensor in optimizer.state[parameter].items():
-            tensors[f"{name}/{kind}"] = tensor
-    return tensors
 
 
 def save(  # noqa: PLR0917 - each is another thing

@@ -47,7 +47,7 @@ class Pieces:
         self.gradient = self._flatten_gradient()
         """All gradients of this rank; each parameter's `.grad` is a view of it."""
         _make_moments(optimizer)
-        self.state = self._collect(optimizer)
+        self.state = {name: local(part) for name, part in tensors_of(network, optimizer).items()}
         """Name -> this rank's part of every tensor that makes two groups equal."""
         size = self.gradient.numel() // cut.count
         self.exchanged = (
@@ -77,17 +77,13 @@ class Pieces:
             )
         return flat
 
-    def _collect(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        tensors = {}
-        for name, parameter in self._parameters:
-            tensors[name] = local(parameter.data)
-            for kind, tensor in optimizer.state[parameter].items():
-                tensors[f"{name}/{kind}"] = local(tensor)
-        return tensors
-
     def state_of(self, index: int) -> dict[str, Tensor]:
         """The state of this rank's piece number `index` (from 0), sharing memory."""
         return {name: self._slice(tensor, index) for name, tensor in self.state.items()}
+
+    def weights_of(self, index: int) -> dict[str, Tensor]:
+        """Of that state the weights alone, without what the optimizer keeps of each."""
+        return {name: part for name, part in self.state_of(index).items() if "/" not in name}
 
     def _slice(self, tensor: Tensor, index: int) -> Tensor:
         if tensor.dim() == 0:  # AdamW counts its steps, for each parameter
@@ -136,6 +132,19 @@ class Pieces:
                 if self.cut.leads or is_tensor_parallel(self._parameters[column][0]):
                     row[column] = view.square().sum()
         return squares
+
+
+def tensors_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Every weight, and what the optimizer keeps of it as NAME/KIND.
+
+    A sharded tensor comes as it is, and knows where its part belongs.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in network.named_parameters():
+        tensors[name] = parameter.data
+        for kind, tensor in optimizer.state[parameter].items():
+            tensors[f"{name}/{kind}"] = tensor
+    return tensors
 
 
 def _make_moments(optimizer: torch.optim.Optimizer) -> None:

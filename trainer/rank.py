@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from trainer import checkpoint, data, exchange, faults, group, model, sharding, status
 from trainer.exchange import Exchange
 from trainer.injector import Injector
 from trainer.options import Options
 from trainer.pace import Pace
-from trainer.pieces import Cut, Pieces
+from trainer.pieces import Cut, Pieces, tensors_of
 from trainer.place import SHARD, Intra, Place, join_group, read_place
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Rank:
     network: model.ByteTransformer
     optimizer: torch.optim.Optimizer
     pieces: Pieces
+    printed: dict[str, Tensor]
+    """Weights of the first piece: what the keeper compares with the same piece elsewhere."""
     exchange: Exchange
     injector: Injector
     pace: Pace
@@ -87,6 +90,7 @@ def start(opt: Options, reporter: StepReporter) -> Rank:
         network=network,
         optimizer=optimizer,
         pieces=pieces,
+        printed=pieces.weights_of(0),
         exchange=links,
         injector=injector,
         pace=Pace(opt.step_time_s),
@@ -135,4 +139,4 @@ def resume(
     path = group.agree_on_text(str(checkpoint.newest(opt.checkpoint_dir) or ""), intra)
     if not path:
         return None
-    return checkpoint.load(Path(path), checkpoint.contents(network, optimizer), intra)
+    return checkpoint.load(Path(path), tensors_of(network, optimizer), intra)

@@ -195,8 +195,7 @@ def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
 
 def publish_fingerprint(rank: Rank, step: int) -> None:
     """Let the keeper compare this rank's first piece with those of the same number elsewhere."""
-    weights = {k: v for k, v in rank.pieces.state_of(0).items() if "/" not in k}
-    rank.reporter.fingerprint(weights, step, shard=rank.pieces.cut.first)
+    rank.reporter.fingerprint(rank.printed, step, shard=rank.pieces.cut.first)
 
 
 # -- groups train alone, and meet every so many steps -----------------------------------------

@@ -47,18 +47,23 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks of the one healthy group whose turn it is to have its flight records read; sorted."""
     if not history.config.sample_s or graph.suspects:
         return ()
-    late: Mapping[GroupName, float] = {
-        group: max(_age_s(history, one) - history.sample_after_s(one) for one in members)
+    spoilt = _spoilt_since(history)
+    late = {
+        group: _late_s(history, members, spoilt.get(group, inf))
         for group, members in history.groups().items()
         if _calm(history, members)
     }
-    for group, since_s in _spoilt_since(history).items():
-        if group in late and max(_age_s(history, o) for o in history.groups()[group]) > since_s:
-            late = {**late, group: inf}
     latest = max(late, key=lambda group: (late[group], group), default=None)
     if latest is None or late[latest] < 0:
         return ()
     return tuple(sorted(track.rank for track in history.groups()[latest]))
+
+
+def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -> float:
+    """Seconds since a group's records were due; at once when they are older than `spoilt_s`."""
+    if max(_age_s(history, track) for track in members) > spoilt_s:
+        return inf
+    return max(_age_s(history, track) - history.sample_after_s(track) for track in members)
 
 
 def _spoilt_since(history: History) -> Mapping[GroupName, float]:

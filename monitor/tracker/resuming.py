@@ -6,7 +6,7 @@ any rank reported when the fault was first seen, a rank that has died by then in
 whole again with the first commit of that many groups, in a quorum that was not there when the fault
 was first seen; in the same one only where the fault stopped them all, and ended by itself.
 
-A lost step is an attempt that did not commit: TorchFT makes it again, with other data. All groups
+A lost step is an attempt that did not commit: TorchFT makes it again. All groups
 try the same step, so the surviving rank that lost most says how many were lost at least.
 """
 

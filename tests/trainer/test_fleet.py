@@ -25,11 +25,14 @@ def test_a_group_that_joins_late_heals_and_then_equals_the_others_bit_for_bit(tm
         )
         prints = fleet.prints()
         losses = [event["loss"] for event in fleet.events("step", "rg_0.0")]
+        late = [event["loss"] for event in fleet.events("step", "rg_1.0")]
         joined_at = fleet.events("fingerprint", "rg_1.0")[0]["step"]
 
     assert joined_at > 3
     assert shared(prints) >= 9  # the newest may be there from one of them only
     assert unequal(prints) == []
+    assert late[0] is None  # of the weights that it lost by the heal: nobody's loss
+    assert None not in late[1:]
     assert losses[0] > 5.0
     assert min(losses[-3:]) < losses[0] - 1.0
 

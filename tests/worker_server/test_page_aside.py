@@ -204,6 +204,7 @@ def test_seconds_held_in_collectives_count_where_no_phase_says_that_it_waits(pag
     waited_s = reader.held_s()
     page.leave(row, *enter(page, row))
     assert 0 < waited_s < reader.held_s() < 1
+    assert reader.step_state(NOW).held_s == reader.held_s()
 
 
 def test_a_fresh_page_was_always_finite_and_has_no_fingerprints(reader):

@@ -43,7 +43,7 @@ def states(draw):
         loss=maybe(st.integers(-99999, 99999).map(lambda n: n / 1000)),
         loss_finite=draw(st.booleans()), tokens=draw(COUNTS),
         seconds=draw(st.dictionaries(st.text(max_size=8), SECONDS, max_size=3)),
-        committed_step=maybe(COUNTS), commit_failures=draw(COUNTS),
+        committed_step=maybe(COUNTS), commit_failures=draw(COUNTS), held_s=maybe(SECONDS),
         tags=tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
         counters=draw(st.dictionaries(st.text(max_size=8), SECONDS, max_size=2)),
         source=draw(st.sampled_from(["reporter", "partial", "torchft"])),
