@@ -59,5 +59,5 @@ def test_what_is_said_names_each_role_once(tmp_path, monkeypatch):
 
     assert look(Client(), tmp_path) == Undisturbed(2.5, {})
     calm = Undisturbed(2.5, {"ranks": (2, 2**29), "monitor": (1, 2**27)})
-    assert calm.line() == "2.5 steps/s; memory: 2 ranks 256 MiB each, monitor 128 MiB"
+    assert calm.line() == "2.5 steps/s; MiB: 2 ranks x 256, monitor 128"
     assert calm.to_json()["memory"]["ranks"] == {"processes": 2, "bytes": 2**29}

@@ -45,12 +45,12 @@ class Undisturbed:
     def line(self) -> str:
         """For people."""
         parts = [
-            f"{count} {role} {size / count / 2**20:.0f} MiB each"
+            f"{count} {role} x {size / count / 2**20:.0f}"
             if count > 1
-            else f"{role} {size / 2**20:.0f} MiB"
+            else f"{role} {size / 2**20:.0f}"
             for role, (count, size) in self.memory.items()
         ]
-        return f"{self.steps_per_s:.1f} steps/s; memory: {', '.join(parts)}"
+        return f"{self.steps_per_s:.1f} steps/s; MiB: {', '.join(parts)}"
 
 
 def look(client: MonitorClient, run_dir: Path) -> Undisturbed:
