@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from monitor.audit.amounts import bounds
+from monitor.reports.document import document
 from monitor.reports.markup import element, escaped, words
 from monitor.reports.wording import sentence
 
@@ -93,21 +94,6 @@ def incidents_page(bodies: Sequence[Mapping[str, Any]]) -> str:
 def page_path(incident_id: str) -> str:
     """Where its page is."""
     return f"/incidents/{quote(incident_id, safe='')}"
-
-
-def document(title: str, *sections: str) -> str:
-    """A page in the monitor's own clothes."""
-    head = element(
-        "head",
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        words("title", f"{title} · lightkeeper"),
-        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
-        '<link rel="stylesheet" href="/static/page.css">',
-    )
-    foot = '<a href="/">the fleet</a> <a href="/incidents">all incidents</a>'
-    main = element("main", *sections)
-    body = element("body", main, element("footer", foot), class_="plain")
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
 
 # -- parts ---------------------------------------------------------------------------------------
