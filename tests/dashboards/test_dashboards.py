@@ -151,7 +151,11 @@ def test_every_variable_in_use_is_declared_and_carried_from_board_to_board(path)
     assert used <= set(variables(board))
 
     (others,) = [one for one in board["links"] if one["type"] == "dashboards"]
-    assert (others["tags"], others["keepTime"], others["includeVars"]) == (["lightkeeper"], True, True)
+    assert (others["tags"], others["keepTime"], others["includeVars"]) == (
+        ["lightkeeper"],
+        True,
+        True,
+    )
     assert "lightkeeper" in board["tags"]
     assert board["graphTooltip"] == 1
 
