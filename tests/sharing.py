@@ -31,6 +31,7 @@ TOGETHER: Final = {
         "tests/monitor/store/test_databases.py",
         "tests/monitor/shell/test_two_monitors.py",
     ),
+    "pages": ("tests/page/",),  # a browser
     # each of these files has processes that its tests share
     "ddp": ("tests/examples/test_ddp.py",),
     "endings": ("tests/worker_server/test_with_torch.py",),
