@@ -10,6 +10,7 @@ from monitor.app.answers import BODY_MAX_BYTES, refuse
 from monitor.app.auditing import auditing, reviewing
 from monitor.app.changing import changing
 from monitor.app.desk import Desk, open_desk
+from monitor.app.incident_pages import incident_pages
 from monitor.app.passing import passing
 from monitor.app.reading import reading
 from monitor.app.ruling import policy, ruling
@@ -22,7 +23,7 @@ def create_app(desk: Desk) -> Flask:
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_desk(app, desk)
-    for routes in (reading, auditing, reviewing, changing, passing, policy, ruling):
+    for routes in (reading, auditing, incident_pages, reviewing, changing, passing, policy, ruling):
         app.register_blueprint(routes)
 
     html = (_STATIC / "page.html").read_text(encoding="utf-8")

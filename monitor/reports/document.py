@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from monitor.reports.markup import element, words
@@ -9,11 +10,18 @@ from monitor.reports.markup import element, words
 _PLACES: Final = (("/", "fleet"), ("/incidents", "incidents"))
 
 
-def document(title: str, *sections: str, script: str | None = None) -> str:
+def document(
+    title: str,
+    *sections: str,
+    script: str | None = None,
+    styles: Sequence[str] = (),
+    here: str = "",
+) -> str:
     """A whole page in the monitor's own clothes; it reads without its script.
 
     `sections` are markup. `script` is the path of a file of ours: the page's policy allows no
-    other, and no style or script within the page.
+    other, and no style or script within the page. `styles` are more style sheets of ours, `here`
+    is the path of the place to which the page belongs.
     """
     head = element(
         "head",
@@ -23,9 +31,13 @@ def document(title: str, *sections: str, script: str | None = None) -> str:
         words("title", f"{title} · lightkeeper"),
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
         '<link rel="stylesheet" href="/static/page.css">',
-        "" if script is None else element("script", src=script, defer=""),
+        *(f'<link rel="stylesheet" href="{sheet}">' for sheet in styles),
+        "" if script is None else element("script", src=script, type="module"),
     )
-    links = " ".join(words("a", name, href=path) for path, name in _PLACES)
+    links = " ".join(
+        words("a", name, href=path, aria_current="page" if path == here else None)
+        for path, name in _PLACES
+    )
     body = element(
         "body",
         element("header", words("a", "lightkeeper", href="/", class_="home"),

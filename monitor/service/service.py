@@ -16,6 +16,7 @@ from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.metrics import JournalCollector, LeaseCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.policy.reading import PolicyError
+from monitor.reports.incident_evidence import Drawn, Stage
 from monitor.schedulers.kube_api import KubeUnusableError
 from monitor.service.options import Options, StartError
 from monitor.service.parts import PartsMaker
@@ -142,6 +143,7 @@ class Service:
             review=keeper.review,
             journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
+            drawn=_nothing_drawn if parts.evidence is None else parts.evidence.drawn,
             rules=self.rules,
             pause=parts.pause,
         )
@@ -157,6 +159,10 @@ def _say(found: int, remembered: Remembered) -> None:
             sum(incident.open for incident in remembered.incidents),
             len(remembered.quarantine),
         )
+
+
+def _nothing_drawn(_: IncidentId) -> Drawn:
+    return Drawn(Stage.NONE)
 
 
 def _no_bundle(_: IncidentId) -> Path | None:

@@ -107,8 +107,8 @@ def desk_of(rank, fetcher: Fetcher, **more) -> FlaskClient:
     registry.register(rank.registration())
     desk = Desk(
         clock=HandClock(), registry=registry, quarantine=Quarantine(HandClock(), Memory()),
-        fetcher=fetcher, metrics=CollectorRegistry(), view=lambda: None, evict=lambda *_: None,
-        tick_s=1.0, version="0", **{"token": "secret", **more},
+        fetcher=fetcher, metrics=CollectorRegistry(), evict=lambda *_: None, tick_s=1.0,
+        version="0", **{"view": lambda: None, "token": "secret", **more},
     )  # fmt: skip
     return create_app(desk).test_client()
 
