@@ -11,12 +11,9 @@ from monitor.app.viewing import chosen, one_of, the_view
 from monitor.audit.review import Judgement, Review, review_to_json
 from monitor.audit.sheet import sheet
 from monitor.audit.totals import totals_to_json
-from monitor.reports.incident import incident_page, incidents_page
 from monitor.view import SCHEMA, NotPossible, case_of, incident_json
 
 _BY_MAX_CHARS = 100
-_LISTED = 100
-"""On the page of all."""
 
 auditing = Blueprint("auditing", __name__)
 """What anybody may read."""
@@ -32,26 +29,6 @@ def incident(prefix: str) -> Response:
     journal = the_desk().journal
     more = {"journal": None if journal is None else str(journal)}
     return answer({"schema": SCHEMA, **incident_json(view, one_of(view, prefix)), **more})
-
-
-@auditing.get("/incidents/<prefix>")
-def incident_for_people(prefix: str) -> Response:
-    """The same as a page without JavaScript."""
-    view, desk = the_view(), the_desk()
-    guarded = not (desk.loopback or desk.open_reads)
-    return _html(incident_page(incident_json(view, one_of(view, prefix)), guarded=guarded))
-
-
-@auditing.get("/incidents")
-def incidents_for_people() -> Response:
-    """The latest, each with a link to its page."""
-    view = the_view()
-    found = chosen(view).among(view.incidents)[:_LISTED]
-    return _html(incidents_page([incident_json(view, one) for one in found]))
-
-
-def _html(text: str) -> Response:
-    return Response(text.encode(errors="replace"), content_type="text/html; charset=utf-8")
 
 
 @auditing.get("/v1/incidents.csv")
