@@ -10,11 +10,8 @@ from monitor.app.answers import BODY_MAX_BYTES, refuse
 from monitor.app.auditing import auditing, reviewing
 from monitor.app.changing import changing
 from monitor.app.desk import Desk, open_desk
-<<<<<<< HEAD
-from monitor.app.paging import open_frames, paging
-=======
 from monitor.app.incident_pages import incident_pages
->>>>>>> incident-page
+from monitor.app.paging import open_frames, paging
 from monitor.app.passing import passing
 from monitor.app.reading import reading
 from monitor.app.ruling import policy, ruling
@@ -27,12 +24,11 @@ def create_app(desk: Desk) -> Flask:
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_desk(app, desk)
-<<<<<<< HEAD
     open_frames(app, desk)
-    for routes in (reading, paging, auditing, reviewing, changing, passing, policy, ruling):
-=======
-    for routes in (reading, auditing, incident_pages, reviewing, changing, passing, policy, ruling):
->>>>>>> incident-page
+    routed = (
+        reading, paging, auditing, incident_pages, reviewing, changing, passing, policy, ruling,
+    )  # fmt: skip
+    for routes in routed:
         app.register_blueprint(routes)
 
     @app.after_request

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Mapping, Sequence
-=======
-from collections.abc import Sequence
->>>>>>> incident-page
 from typing import Final
 
 from monitor.reports.markup import element, escaped, words
@@ -29,7 +25,6 @@ def document(
     script: str | None = None,
     styles: Sequence[str] = (),
     here: str = "",
-<<<<<<< HEAD
     notice: str = "",
     data: Mapping[str, str] | None = None,
     again_s: int | None = None,
@@ -47,14 +42,6 @@ def document(
         notice: markup between the header and the sections.
         data: `data-` attributes of the body, for the script.
         again_s: seconds after which the browser loads it again by itself.
-=======
-) -> str:
-    """A whole page in the monitor's own clothes; it reads without its script.
-
-    `sections` are markup. `script` is the path of a file of ours: the page's policy allows no
-    other, and no style or script within the page. `styles` are more style sheets of ours, `here`
-    is the path of the place to which the page belongs.
->>>>>>> incident-page
     """
     sheets = ("/static/page.css", *styles)
     head = element(
@@ -65,18 +52,8 @@ def document(
         "" if again_s is None else f'<meta http-equiv="refresh" content="{again_s}">',
         words("title", f"{title} · lightkeeper"),
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
-<<<<<<< HEAD
         *(f'<link rel="stylesheet" href="{escaped(sheet)}">' for sheet in sheets),
         "" if script is None else element("script", src=script, type="module"),
-=======
-        '<link rel="stylesheet" href="/static/page.css">',
-        *(f'<link rel="stylesheet" href="{sheet}">' for sheet in styles),
-        "" if script is None else element("script", src=script, type="module"),
-    )
-    links = " ".join(
-        words("a", name, href=path, aria_current="page" if path == here else None)
-        for path, name in _PLACES
->>>>>>> incident-page
     )
     body = element(
         "body",
