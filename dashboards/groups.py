@@ -62,7 +62,7 @@ def _now() -> list[Any]:
         ),
         tile(
             "Members of the quorum",
-            Query(f"sum(lightkeeper_group_in_quorum{{{MONITOR}}})"),
+            Query(f"sum(lightkeeper_quorum_participants{{{MONITOR}}})"),
             base=GREY,
             height=4,
             width=4,
