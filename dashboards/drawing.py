@@ -131,7 +131,7 @@ def _series_colour(panel: dict[str, Any], name: str, number: int) -> str:
         if one["matcher"]["options"] == name:
             for said in one["properties"]:
                 if said["id"] == "color":
-                    return FILL.get(said["value"]["fixedColor"], "#888")
+                    return FILL.get(said["value"]["fixedColor"]) or "#888"
     return _PALETTE[number % len(_PALETTE)]
 
 
@@ -140,6 +140,8 @@ def bands(panel: dict[str, Any], answers: list[list[Series]], times: Times) -> s
     field = panel["fieldConfig"]["defaults"]
     heat = panel["type"] == "heatmap"
     every = _all(answers)
+    if every and "le" in every[0].labels:
+        every = _apart(every)
     top = max((value for one in every for _, value in one.points), default=1.0) or 1.0
     rows = []
     for one in every:
@@ -154,6 +156,18 @@ def bands(panel: dict[str, Any], answers: list[list[Series]], times: Times) -> s
             f'<svg viewBox="0 0 {_WIDE:.0f} 10" preserveAspectRatio="none">{cells}</svg></div>'
         )
     return f'<div class="scroll" style="display:flex;flex-direction:column">{"".join(rows)}</div>'
+
+
+def _apart(cumulative: list[Series]) -> list[Series]:
+    """Buckets of their own, the largest first, as Grafana's heat map shows a histogram."""
+    by_bound = sorted(cumulative, key=lambda one: float(one.labels["le"]))
+    found, below = [], dict[float, float]()
+    for one in by_bound:
+        now = dict(one.points)
+        points = [(at, max(0.0, value - below.get(at, 0.0))) for at, value in one.points]
+        found.append(Series(one.labels, points, one.name))
+        below = now
+    return found[::-1]
 
 
 def _cell(panel: dict[str, Any], value: float, top: float) -> str:

@@ -5,6 +5,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from dashboards.__main__ import main
+from tests.dashboards.boards import PATHS
 from tests.dashboards.crowd import monitor_page, ranks_page
 from tests.dashboards.live import TOOL, ask_all
 from tests.prometheus.server import prometheus
@@ -52,7 +54,7 @@ def pages():
     thread.join()
 
 
-def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pages):
+def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pages, tmp_path):
     if not TOOL.exists():
         pytest.skip(f"{TOOL} is not here")
     with prometheus(CONFIG.format(at=pages)) as prom:
@@ -62,6 +64,8 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pag
             lambda: prom.query(f"{counted} >= {RANKS} + 4"), within_s=60, what="both pages, twice"
         )
         asked = ask_all(prom.url, span="1m", may_be_empty=".*")
+        where = ["--prometheus", prom.url, "--out", str(tmp_path), "--minutes", "1"]
+        assert main(["sketch", *where, "--scrape-interval", "2"]) == 0
 
     drawn = {one.name: one.series for one in asked if one.kind != "variable"}
     assert {name: count for name, count in drawn.items() if count >= MOST_SERIES} == {}
@@ -74,3 +78,7 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pag
     ):
         assert drawn[name] == SHOWN_AT_FIRST
     assert sum(count == 0 for count in drawn.values()) < len(drawn) / 4
+
+    sketched = {path.stem: path.read_text() for path in tmp_path.glob("*.html")}
+    assert sorted(sketched) == [f"lightkeeper-{path.stem}" for path in PATHS]
+    assert all("Not Grafana" in text for text in sketched.values())
