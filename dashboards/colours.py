@@ -35,6 +35,16 @@ INCIDENT_STATE: Final[Values] = {
     "3": ("➜ evicting", ORANGE),
     "4": ("● resolved", GREEN),
 }
+SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
+    "well": ("● well", GREEN),
+    "recovering": ("◔ recovering", YELLOW),
+    "starved": ("△ starved", ORANGE),
+    "late": ("▷ late", ORANGE),
+    "clock_jumped": ("◇ clock jumped", ORANGE),
+    "cannot_write": ("■ cannot write", RED),
+    "cut_off": ("✖ cut off", DARK_RED),
+}
+"""Of the monitor itself, by the label of `lightkeeper_self_health`; worst last."""
 SEVERITY: Final[Mapping[str, str]] = {"critical": RED, "warning": ORANGE, "info": BLUE}
 UP: Final[Values] = {"0": ("✖ down", RED), "1": ("● up", GREEN)}
 MEMBER: Final[Values] = {"0": ("✖ out", RED), "1": ("● in", GREEN)}

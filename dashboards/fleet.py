@@ -55,7 +55,10 @@ def _progress() -> list[Any]:
         ),
         tile(
             "Groups in the quorum",
-            Query(f"avg(lightkeeper_group_in_quorum{{{MONITOR}}})"),
+            Query(
+                f"sum(lightkeeper_quorum_participants{{{MONITOR}}}) / "
+                f"sum(lightkeeper_groups{{{MONITOR}}})"
+            ),
             unit="percentunit",
             decimals=0,
             base=RED,

@@ -62,7 +62,7 @@ def _now() -> list[Any]:
         ),
         tile(
             "Members of the quorum",
-            Query(f"sum(lightkeeper_group_in_quorum{{{MONITOR}}})"),
+            Query(f"sum(lightkeeper_quorum_participants{{{MONITOR}}})"),
             base=GREY,
             height=4,
             width=4,
@@ -107,7 +107,7 @@ def _now() -> list[Any]:
             "State of each group",
             Query(_of_worst(_STATE), _LEGEND),
             values=GROUP_STATE,
-            height=9,
+            height=11,
             links=_SERIES,
             says="The worst state of a group's ranks over time, worst groups first. One red "
             "group among yellow ones holds the others up: click it.",
@@ -116,7 +116,7 @@ def _now() -> list[Any]:
             "In the quorum",
             Query(_of_worst(f"lightkeeper_group_in_quorum{{{GROUP}}}"), _LEGEND),
             values=MEMBER,
-            height=9,
+            height=11,
             links=_SERIES,
             says="Membership in the Lighthouse's quorum. A group that is out and stays out "
             "was evicted, quarantined, or does not start: its page says which.",

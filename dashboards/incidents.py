@@ -141,7 +141,7 @@ def _done() -> list[Any]:
         ),
         lines(
             "Held back now",
-            Query(f"sum by (guard) (lightkeeper_holding{{{MONITOR}}})", "{{guard}}"),
+            Query(f"sum by (guard) (lightkeeper_holding{{{MONITOR}}}) > 0", "{{guard}}"),
             bars=True,
             width=8,
             empty="nothing is held",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboards.colours import BLUE, GREEN, GREY, ORANGE, RED, UP, YELLOW
+from dashboards.colours import BLUE, GREEN, GREY, ORANGE, RED, SELF_HEALTH, UP
 from dashboards.frame import Board
 from dashboards.grids import heat
 from dashboards.panels import Query, lines, states, tile
@@ -87,14 +87,23 @@ def _there() -> list[Any]:
         ),
         states(
             "Its own health",
-            Query(f"lightkeeper_self_health{{{MONITOR}}} == 1", "{{state}}"),
-            values={"1": ("in this state", YELLOW)},
+            Query(_health(), "{{instance}}"),
+            values={str(code): said for code, said in enumerate(SELF_HEALTH.values())},
             width=24,
-            height=6,
-            says="A band for each state it was in; only 'well' is good. 'cut_off': its network. "
-            "'late', 'starved': CPU. 'cannot_write': its disk. It evicts nobody meanwhile.",
+            height=5,
+            says="How far it trusts itself, over time. 'cut off': look at its network. 'late', "
+            "'starved': at its CPU. 'cannot write': at its disk. It evicts nobody meanwhile.",
         ),
     ]
+
+
+def _health() -> str:
+    """A number for each monitor: its state's place in `SELF_HEALTH`."""
+    each = [
+        f'{code} * (lightkeeper_self_health{{{MONITOR}, state="{state}"}} == 1)'
+        for code, state in enumerate(SELF_HEALTH)
+    ]
+    return f"max by (instance) ({' or '.join(each)})"
 
 
 def _in_time() -> list[Any]:

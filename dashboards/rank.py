@@ -65,10 +65,7 @@ def _who() -> list[Any]:
         rows(
             "Ranks",
             [
-                Query(
-                    "max by (job_id, replica_group, rank, host, pid) "
-                    f"({shown(f'max_over_time({info}[1m])')})"
-                ),
+                Query(f"max by (job_id, replica_group, rank, host, pid) ({shown(info)})"),
                 Query(shown(f"{_WHO} ({alive})")),
                 Query(shown(f"{_WHO} ({_own('step')})")),
                 Query(shown(f"time() - {_WHO} ({commit})")),

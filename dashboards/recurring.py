@@ -6,7 +6,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import stat, table, timeseries
 
-from dashboards.colours import BLUE, GREEN, ORANGE, PURPLE, RED, SEVERITY, YELLOW
+from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SEVERITY, YELLOW
 from dashboards.frame import rank_links
 from dashboards.grids import Column, rows
 from dashboards.panels import Query, lines, tile
@@ -14,7 +14,10 @@ from dashboards.selectors import GROUP, MONITOR
 
 GOOD: Final = f"sum(rate(lightkeeper_effective_rank_seconds_total{{{MONITOR}}}[$__rate_interval]))"
 BAD: Final = f"lightkeeper_ineffective_rank_seconds_total{{{MONITOR}}}"
-GOODPUT: Final = f"{GOOD} / ({GOOD} + (sum(rate({BAD}[$__rate_interval])) or vector(0)))"
+LOST: Final = f"(sum(rate({BAD}[$__rate_interval])) or vector(0))"
+RANKS: Final = f"sum(lightkeeper_ranks{{{MONITOR}}})"
+GOODPUT: Final = f"{GOOD} / (({RANKS} > {GOOD} + {LOST}) or ({GOOD} + {LOST}))"
+"""Of the ranks that there are: a lost second waits for a minute until its cause is known."""
 PACE: Final = f"max(rate(lightkeeper_group_commits_total{{{MONITOR}}}[$__rate_interval]))"
 BUSY: Final = "lightkeeper_fleet_busy_seconds"
 SKEW: Final = (
@@ -51,13 +54,20 @@ def lost_lines(*, width: int, height: int) -> timeseries.Panel:
         "Where ranks' time goes",
         Query(GOOD, "training"),
         Query(f"sum by (cause) (rate({BAD}[$__rate_interval]))", "{{cause}}"),
+        Query(f"clamp_min({RANKS} - {GOOD} - {LOST}, 0)", "cause not known yet"),
         stacked=True,
         unit="suffix: ranks",
         width=width,
         height=height,
-        colours={"training": GREEN, "starting": BLUE, "recovering": YELLOW, "unexplained": PURPLE},
-        says="How many ranks train, and what keeps the others from it. A band that stays is "
-        "worth an eviction or a repair: open Incidents for that kind.",
+        colours={
+            "training": GREEN,
+            "starting": BLUE,
+            "recovering": YELLOW,
+            "unexplained": PURPLE,
+            "cause not known yet": GREY,
+        },
+        says="How many ranks train, and what keeps the others from it; a cause is known within a "
+        "minute. A band that stays is worth a repair: open Incidents for that kind.",
     )
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 import pytest
 
 from dashboards import colours, render
+from monitor.metrics.fleet import STATES
+from monitor.self_health import Condition
 from tests.dashboards.boards import (
     PATHS,
     ROOT,
@@ -183,6 +185,11 @@ def test_states_have_one_colour_and_a_shape_of_their_own():
     assert [text.split()[1] for text in shown] == list(colours.HEALTH)
     assert Counter(text.split()[0] for text in shown).most_common(1)[0][1] == 1
     assert Counter(colours.HEALTH.values()).most_common(1)[0][1] == 1
+
+
+def test_numbers_and_names_of_states_are_those_of_the_monitor():
+    assert {state: code for code, state in enumerate(colours.HEALTH)} == STATES
+    assert set(colours.SELF_HEALTH) == {str(one) for one in Condition}
 
 
 @each_board

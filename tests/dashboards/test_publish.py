@@ -1,6 +1,8 @@
 """The push, against a server that answers as Grafana's API documents."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from dashboards import committed
 from dashboards.__main__ import main
 from dashboards.client import Grafana, PublishError, read_token
 from dashboards.publish import Publisher
+from tests.dashboards.boards import ROOT
 from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
 BOARD = {"uid": "one", "title": "One", "panels": []}
@@ -329,6 +332,13 @@ def test_exported_files_are_what_a_grafana_can_be_given(tmp_path, capsys):
     assert written == sorted(f"{uid}.json" for uid in UIDS)
     assert '"http://head:8470"' in (tmp_path / "out/dashboards" / f"{UIDS[0]}.json").read_text()
     assert (tmp_path / "out/provisioning/dashboards/lightkeeper.yaml").exists()
+
+
+def test_the_one_command_of_lightkeeper_has_it_too():
+    command = [sys.executable, "-m", "monitor.cli", "dashboards", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("lightkeeper-fleet  Lightkeeper: fleet")
 
 
 def test_the_list_says_what_each_answers(capsys):
