@@ -191,7 +191,7 @@ def test_all_of_them_newest_first_each_with_its_page() -> None:
     text = listing([body()])
     assert '<a href="/incidents/inc-1">' in text
     told = rows(text)[1]
-    assert told[0] == "✓ resolved ✗ critical"
+    assert told[0] == "✓ resolved !! critical"
     assert told[1].startswith("rg_1.0 stood still")
     assert told[4].startswith("✓ evictedrg_1, by lightkeeper")
 
