@@ -10,6 +10,7 @@ from typing import Final, cast
 from flask import Flask, current_app
 from prometheus_client import CollectorRegistry
 
+from monitor.app.streams import Streams
 from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
@@ -56,6 +57,12 @@ class Desk:
     """What its page shows of that."""
     rules: Rulebook | None = None
     pause: PauseSwitch | None = None
+    streams: Streams = field(default_factory=Streams)
+    """Of server-sent events, for open pages."""
+
+    def event_streams(self) -> int:
+        """How many are open."""
+        return self.streams.open
 
 
 def open_desk(app: Flask, desk: Desk) -> None:
