@@ -57,8 +57,9 @@ def incident_page(
     drawn: Drawn = NO_EVIDENCE,
     access: Access = READER,
     earlier: Sequence[Mapping[str, Any]] = (),
+    why_not: str = "",
 ) -> str:
-    """The whole document."""
+    """The whole document; `why_not`: why nothing can be changed here."""
     sections = [
         _story(body, now_s, drawn, access),
         _picture(body, now_s),
@@ -68,7 +69,7 @@ def incident_page(
         section("decisions", "Who decided", *decided(body)),
         section("holds", "What held it back", *holds(body["account"]["holds"])),
         section("outcome", "What came of it, by lightkeeper's own account", *outcome(body)),
-        section("review", "Was it right?", *review(body)),
+        section("review", "Was it right?", *review(body, why_not)),
         section("earlier", "Earlier on the same hosts and groups", *similar(earlier, now_s)),
         section("more", "More", element("p", *links(body, access, f"/v1{page_path(body['id'])}"))),
     ]

@@ -18,6 +18,7 @@ from tests.monitor.evidence.test_drawings import REAL
 from tests.monitor.reports.test_incident import RUNGS
 from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import assert_accessible, assert_fits
+from tests.page.serving import TOKEN
 from tests.page.views import crowd
 
 pytestmark = pytest.mark.integration
@@ -157,6 +158,48 @@ def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opene
     wait_until(lambda: "<script>" in page.inner_text("#who"), 10, "the new texts are shown")
     assert "owned" not in page.title()
     assert page.locator("main img, main script").count() == 0
+
+
+def test_a_person_judges_it_with_the_token_and_sees_what_was_said(stage, opened) -> None:
+    said = []
+
+    def judge(incident_id, review) -> None:
+        said.append((incident_id, str(review.judgement), review.by, review.note))
+        monitor.show(view(reviews={ID: review}))
+
+    monitor = stage(view(), review=judge)
+    page = opened.open(monitor.url + "/incidents/inc-1", width=390)
+    page.click("#review button:text('Cannot tell')")
+    page.fill("dialog input[name=token]", "other")
+    assert_accessible(page)
+    page.click("dialog button[type=submit]")
+    page.wait_for_selector("dialog .answer.bad")
+    assert "wrong or missing token" in page.inner_text("dialog .answer")
+    page.fill("dialog input[name=token]", TOKEN)
+    page.fill("dialog input[name=author]", "ann")
+    page.fill("dialog input[name=reason]", EVIL)
+    page.click("dialog button[type=submit]")
+    page.click("dialog button:text('Close')")
+    wait_until(lambda: "judged unclear by ann" in page.inner_text("#review"), 10, "it is shown")
+    assert said == [("inc-1", "unclear", "ann", EVIL)]
+    assert page.locator("main img").count() == 0
+
+
+def test_where_nothing_can_be_changed_the_page_says_why(stage, opened) -> None:
+    page = opened.open(stage(view(), token=None).url + "/incidents/inc-1")
+    assert "no token is configured" in page.inner_text("#review")
+    assert page.locator("#review button").count() == 0
+
+
+def test_what_is_withheld_is_shown_to_who_keeps_the_token_in_this_tab(stage, opened, parts) -> None:
+    monitor = stage(view(FIRING), drawn=lambda _: told(parts), loopback=False)
+    page = opened.open(monitor.url + "/incidents/inc-1")
+    assert "curl -OJ" in page.inner_text("#evidence")
+    assert page.locator("#stacks").count() == 0
+    page.evaluate("token => sessionStorage.setItem('lightkeeper.token', token)", TOKEN)
+    page.reload()
+    page.wait_for_selector("#stacks")
+    assert_accessible(page)
 
 
 def test_the_form_asks_and_leads_to_the_page(stage, opened) -> None:
