@@ -38,19 +38,19 @@ def fleet() -> Response:
     return _page(Place(FLEET, by_host=request.args.get("by") == "host"))
 
 
-@paging.get("/groups/<name>")
+@paging.get("/groups/<path:name>")
 def group(name: str) -> Response:
     """One replica group."""
     return _page(Place(GROUPS, name))
 
 
-@paging.get("/hosts/<name>")
+@paging.get("/hosts/<path:name>")
 def host(name: str) -> Response:
     """One host."""
     return _page(Place(HOSTS, name))
 
 
-@paging.get("/ranks/<name>")
+@paging.get("/ranks/<path:name>")
 def rank(name: str) -> Response:
     """One rank."""
     return _page(Place(RANKS, name))
