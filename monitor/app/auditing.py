@@ -55,14 +55,19 @@ def audit() -> Response:
 
 @reviewing.post("/v1/incidents/<prefix>/review")
 def review(prefix: str) -> Response:
-    """A person judges an incident, and the eviction if there was one."""
+    """A person judges an incident, and the eviction if there was one.
+
+    `author` and `reason`, as other changes call them, will do for `by` and `note`.
+    """
     body = json_body()
     said, words = body.get("verdict"), ", ".join(Judgement)
     if not isinstance(said, str) or said not in list(Judgement):
         raise Refusal(400, f"'verdict' is {str(said)[:60]!r}, expected one of {words}")
-    note = text_of(body, "note") if body.get("note") else ""
+    told = {"by": body.get("by") or body.get("author") or "a person",
+            "note": body.get("note") or body.get("reason")}  # fmt: skip
+    note = text_of(told, "note") if told["note"] else ""
     judged = Review(
-        Judgement(said), text_of(body, "by", _BY_MAX_CHARS), note, the_desk().clock.now_s()
+        Judgement(said), text_of(told, "by", _BY_MAX_CHARS), note, the_desk().clock.now_s()
     )
     one = one_of(the_view(), prefix)
     try:

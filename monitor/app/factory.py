@@ -25,10 +25,17 @@ def create_app(desk: Desk) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_desk(app, desk)
     open_frames(app, desk)
-    routed = (
-        reading, paging, auditing, incident_pages, reviewing, changing, passing, policy, ruling,
-    )  # fmt: skip
-    for routes in routed:
+    for routes in (
+        reading,
+        paging,
+        auditing,
+        incident_pages,
+        reviewing,
+        changing,
+        passing,
+        policy,
+        ruling,
+    ):
         app.register_blueprint(routes)
 
     @app.after_request

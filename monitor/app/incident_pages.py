@@ -9,6 +9,7 @@ from flask import Blueprint, Response, request
 
 from monitor.app.answers import Refusal, check_reader
 from monitor.app.desk import the_desk
+from monitor.app.paging import why_not
 from monitor.app.viewing import chosen, one_of, the_view
 from monitor.audit.account import account
 from monitor.audit.choose import Choice
@@ -38,7 +39,12 @@ def incident_for_people(prefix: str) -> Response:
     if request.args.get("have") == drawn.stamp != "" and not drawn.awaited:
         drawn = Drawn(Stage.READY, stamp=drawn.stamp, kept=True)
     text = incident_page(
-        body, now_s=view.snapshot.now_s, drawn=drawn, access=access, earlier=_earlier(view, one)
+        body,
+        now_s=view.snapshot.now_s,
+        drawn=drawn,
+        access=access,
+        earlier=_earlier(view, one),
+        why_not=why_not(the_desk()) or "",
     )
     return _html(text)
 

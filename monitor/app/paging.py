@@ -38,19 +38,19 @@ def fleet() -> Response:
     return _page(Place(FLEET, by_host=request.args.get("by") == "host"))
 
 
-@paging.get("/groups/<name>")
+@paging.get("/groups/<path:name>")
 def group(name: str) -> Response:
     """One replica group."""
     return _page(Place(GROUPS, name))
 
 
-@paging.get("/hosts/<name>")
+@paging.get("/hosts/<path:name>")
 def host(name: str) -> Response:
     """One host."""
     return _page(Place(HOSTS, name))
 
 
-@paging.get("/ranks/<name>")
+@paging.get("/ranks/<path:name>")
 def rank(name: str) -> Response:
     """One rank."""
     return _page(Place(RANKS, name))
@@ -156,13 +156,13 @@ def _frame(desk: Desk, view: View, place: Place) -> Frame:
             view,
             place,
             guarded=not (desk.loopback or desk.open_reads),
-            why_not=_why_not(desk),
+            why_not=why_not(desk),
             history=events,
         )
     )
 
 
-def _why_not(desk: Desk) -> str | None:
+def why_not(desk: Desk) -> str | None:
     """Why this monitor would refuse every change."""
     if desk.token is None:
         return "no token is configured (start the monitor with --token-file FILE)"

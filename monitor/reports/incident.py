@@ -6,6 +6,7 @@ evidence. What comes from ranks, the Lighthouse and people is text and never mar
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -31,6 +32,7 @@ from monitor.reports.incident_pieces import (
     plain,
     rank_link,
     section,
+    time_of_day,
     utc,
 )
 from monitor.reports.incident_review import review
@@ -43,6 +45,7 @@ SCRIPT: Final = "/static/incident.js"
 _REFRESH: Final = '<noscript><meta http-equiv="refresh" content="4"></noscript>'
 _CULPRITS, _GROUPS, _FACTS = 24, 24, 40
 _GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?"}
+_SINCE: Final = re.compile(r"\bsince ([0-9]{10})\b")
 NO_EVIDENCE: Final = Drawn(Stage.NONE)
 READER: Final = Access(allowed=True)
 
@@ -54,8 +57,9 @@ def incident_page(
     drawn: Drawn = NO_EVIDENCE,
     access: Access = READER,
     earlier: Sequence[Mapping[str, Any]] = (),
+    why_not: str = "",
 ) -> str:
-    """The whole document."""
+    """The whole document; `why_not`: why nothing can be changed here."""
     sections = [
         _story(body, now_s, drawn, access),
         _picture(body, now_s),
@@ -65,7 +69,7 @@ def incident_page(
         section("decisions", "Who decided", *decided(body)),
         section("holds", "What held it back", *holds(body["account"]["holds"])),
         section("outcome", "What came of it, by lightkeeper's own account", *outcome(body)),
-        section("review", "Was it right?", *review(body)),
+        section("review", "Was it right?", *review(body, why_not)),
         section("earlier", "Earlier on the same hosts and groups", *similar(earlier, now_s)),
         section("more", "More", element("p", *links(body, access, f"/v1{page_path(body['id'])}"))),
     ]
@@ -140,12 +144,17 @@ def _who(body: Mapping[str, Any]) -> Iterator[str]:
     if culprits:
         facts_of.append(("confidence", escaped(body["confidence"])))
     seen = list(body["evidence"].items())
-    facts_of += [(escaped(name, 200), escaped(told)) for name, told in seen[:_FACTS]]
+    facts_of += [(escaped(name, 200), escaped(_dated(told))) for name, told in seen[:_FACTS]]
     if len(seen) > _FACTS:
         facts_of.append(("and", f"{len(seen) - _FACTS} more: as JSON"))
     shown = [(name, told) for name, told in facts_of if told]
     yield element("dl", *(element("dt", name) + element("dd", told) for name, told in shown),
                   class_="evidence")  # fmt: skip
+
+
+def _dated(text: object) -> str:
+    """Detectors write moments as Unix times."""
+    return _SINCE.sub(lambda found: f"since {time_of_day(float(found[1]))}", str(text))
 
 
 def _links(names: Sequence[str], link: Any, at_most: int) -> str:

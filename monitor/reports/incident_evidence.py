@@ -121,7 +121,10 @@ def _none(body: Mapping[str, Any]) -> str:
 
 def _withheld(body: Mapping[str, Any], access: Access) -> Iterator[str]:
     yield words(
-        "p", f"Stacks and flight records may hold secrets of the job. {access.why}", class_="none"
+        "p",
+        f"Stacks and flight records may hold secrets of the job. {access.why}",
+        class_="none",
+        data_withheld="yes",
     )
     yield words("p", "This page with them, the bundle, and the same offline:", class_="meta")
     header = '-H "Authorization: Bearer $TOKEN"'

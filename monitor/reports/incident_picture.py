@@ -27,7 +27,11 @@ RUNGS: Final = {
 """In the order in which they are climbed."""
 _RESULTS: Final = {"worked": "good", "failed": "bad", "unknown": "away", "skipped": "idle"}
 _MOST: Final = 40
-_LABEL, _PLOT, _TIMES = 168.0, 520.0, 132.0
+_BRIEF_S: Final = 0.05
+"""Shorter ones are seen by nobody."""
+_NAME, _TIMES, _PLOT = 128.0, 118.0, 850.0
+_LABEL = _NAME + _TIMES
+"""Names and times stand on the left: a phone shows them without scrolling."""
 _TOP, _ROW, _BAR = 46.0, 22.0, 12.0
 _STEPS: Final = (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400)
 
@@ -58,15 +62,16 @@ def picture(body: Mapping[str, Any], now_s: float) -> str:
     end_s = _last_s(body, rows, now_s)
     axis = _Axis(_points(body, rows, end_s))
     height = _TOP + len(rows) * _ROW + 6
+    phases = _phases(body, axis.first, end_s)
     label = f"what happened when: {len(rows)} rows from {rows[0].label} to {rows[-1].label}"
     return drawing(
-        _LABEL + _PLOT + _TIMES,
+        _LABEL + _PLOT + 14,
         height,
         label,
-        *_phases(body, axis, end_s, height),
+        *(_phase(axis, one, height) for one in phases),
         *_ticks(axis, height),
         *(_row(axis, one, index, end_s) for index, one in enumerate(rows)),
-    )
+    ) + _legend(phases)
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -186,31 +191,46 @@ def _ticks(axis: _Axis, height: float) -> Iterator[str]:
         yield words("text", told, x=f"{x:.1f}", y=_TOP - 12, text_anchor="middle", class_="tick")
 
 
-def _phases(body: Mapping[str, Any], axis: _Axis, end_s: float, height: float) -> Iterator[str]:
+def _phases(body: Mapping[str, Any], first_s: float, end_s: float) -> list[Event]:
     """What the job did: as far as commits that were seen tell."""
     marks = {name: moment_of(at_s) for name, at_s in body["milestones"].items()}
     evicted = body["account"]["outcome"] in ("evicted", "evicting", "failed")
     others = marks["survivor_commit_s"]
     whole = marks["resumed_s"] or marks["rejoined_s"]
     slow = body["kind"] in ("straggler", "replica_lag") or body["severity"] != "critical"
-    at = axis.first
     parts = (
-        ("bad", "slower" if slow else "the job stands", others or whole or end_s),
-        ("wait", "a group short", (whole or end_s) if evicted else at),
+        ("bad", "the job is slower" if slow else "the job stands", others or whole or end_s),
+        ("wait", "a group short", (whole or end_s) if evicted else first_s),
         ("good", "all groups train", end_s),
     )
+    found, at = [], first_s
     for tone, label, until in parts:
-        if until <= at:
-            continue
-        x, wide = axis.x(at), axis.x(until) - axis.x(at)
-        yield element(
-            "g",
-            words("title", f"{label}: {lasting(until - at)}"),
-            element("rect", x=f"{x:.1f}", y=0, width=f"{wide:.1f}", height=f"{height:.0f}"),
-            words("text", fitted(label, wide - 8, 12) if wide > 60 else "", x=f"{x + 5:.1f}", y=15),
-            class_=f"phase {tone}",
-        )
-        at = until
+        if min(until, end_s) > at + _BRIEF_S:
+            found.append(Event(label, at, min(until, end_s), tone))
+            at = min(until, end_s)
+    return found
+
+
+def _phase(axis: _Axis, one: Event, height: float) -> str:
+    until = one.start_s if one.end_s is None else one.end_s
+    x, wide = axis.x(one.start_s), axis.x(until) - axis.x(one.start_s)
+    return element(
+        "g",
+        words("title", f"{one.label}: {lasting(until - one.start_s)}"),
+        element("rect", x=f"{x:.1f}", y=0, width=f"{wide:.1f}", height=f"{height:.0f}"),
+        words("text", fitted(one.label, wide - 8) if wide > 60 else "", x=f"{x + 5:.1f}", y=15),
+        class_=f"phase {one.tone}",
+    )
+
+
+def _legend(phases: Sequence[Event]) -> str:
+    """The same in words: narrow ones bear no name, and some people tell no colours apart."""
+    told = (
+        element("li", element("i", class_=f"phase {one.tone}"),
+                words("span", f"{one.label}: {lasting((one.end_s or 0.0) - one.start_s)}"))
+        for one in phases
+    )  # fmt: skip
+    return element("ul", *told, class_="legend")
 
 
 def _row(axis: _Axis, one: Event, index: int, end_s: float) -> str:
@@ -233,9 +253,9 @@ def _row(axis: _Axis, one: Event, index: int, end_s: float) -> str:
     return element(
         "g",
         words("title", f"{one.label} {told}. {one.told}"),
-        words("text", fitted(one.label, _LABEL - 10, 12.5), x=0, y=text_y, class_="what"),
+        words("text", fitted(one.label, _NAME - 4, 12.5), x=0, y=text_y, class_="what"),
         shape,
-        words("text", told, x=_LABEL + _PLOT + 10, y=text_y, class_="at"),
+        words("text", told, x=_NAME, y=text_y, class_="at"),
         class_=f"event {one.tone}",
     )
 

@@ -18,6 +18,7 @@ TONES: Final = {
 }  # fmt: skip
 _GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?", "start": "•"}
 """A shape for each colour: some people tell no colours apart."""
+_SEVERITIES: Final = {"critical": "!!", "warning": "!", "info": "i"}
 _TAG: Final = re.compile("<[^>]*>")
 _SHORT: Final = 18
 """Characters of a cell that is not broken into lines."""
@@ -45,7 +46,8 @@ def _cell(head: str, markup: str) -> str:
 def chip(word: str, tone: str | None = None) -> str:
     """A word in its colour, with the shape that goes with it."""
     found = tone or TONES.get(word, "idle")
-    glyph = words("span", _GLYPHS.get(found, "-"), aria_hidden="true")
+    shape = _SEVERITIES.get(word) or _GLYPHS.get(found, "-")
+    glyph = words("span", shape, aria_hidden="true")
     return element("span", glyph, " ", escaped(word), class_=f"chip {found}")
 
 

@@ -129,15 +129,15 @@ def _who_did(body: Mapping[str, Any]) -> str:
 def _done(body: Mapping[str, Any]) -> str:
     account, groups = body["account"], _names(body["groups"])
     asked = moment_of(body["milestones"]["evict_asked_s"])
-    after = "" if asked is None else f" {lasting(max(0.0, asked - began_s(body)))} later"
+    after = "" if asked is None else f"after {lasting(max(0.0, asked - began_s(body)))} "
     by, holds = clean(account["decided_by"], 80), account["holds"]
     match account["outcome"]:
         case "evicted":
-            return f"{by} evicted {groups}{after}"
+            return f"{after}{by} evicted {groups}"
         case "evicting":
-            return f"{by} is evicting {groups}, asked{after}"
+            return f"{after}{by} began to evict {groups}, which is under way"
         case "failed":
-            return f"{by} tried to evict {groups}{after} and failed"
+            return f"{after}{by} tried to evict {groups} and failed"
         case "observed":
             return f"in observe mode nobody was evicted ({groups} would have been)"
         case "held" if holds:

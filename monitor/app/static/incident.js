@@ -1,12 +1,16 @@
 // Keeps the page of an incident fresh: asks for the page again and puts in what has changed.
 // Where a person reads stays as it is: scrolled boxes, opened details, the keyboard's place.
 
+import { showActs } from "./page-acts.js";
+
 const EVERY_MS = { open: 2000, awaited: 1500, followed: 5000 };
 const GIVE_UP_MS = 10000;
+const TOKEN = "lightkeeper.token"; // where the dialogs of page-acts.js keep it, for who ticks that
 const SLOWEST_MS = 30000;
 const EVIDENCE = new Set(["evidence", "graph", "collectives", "stacks", "limits"]);
 const main = document.querySelector("main");
 const shown = new Map(); // section -> its markup as the monitor wrote it
+const withheld = document.querySelector("[data-withheld]") !== null; // without the token
 let failures = 0;
 
 for (const section of main.querySelectorAll(":scope > section")) shown.set(section.id, section.outerHTML);
@@ -59,7 +63,6 @@ function put(next) {
       old.replaceWith(place);
       restore(place, before);
     }
-    if (place !== old) document.dispatchEvent(new CustomEvent("incident:section", { detail: place }));
     shown.set(section.id, markup);
     last = place;
     if (kept && section.id === "who") { // what is kept stands behind it
@@ -68,11 +71,14 @@ function put(next) {
   }
 }
 
-export async function refresh() {
+async function refresh() {
   const story = document.getElementById("story");
   const url = new URL(location.pathname, location.origin);
   if (story.dataset.stamp && document.getElementById("evidence")) url.searchParams.set("have", story.dataset.stamp);
-  const answer = await fetch(url, { signal: AbortSignal.timeout(GIVE_UP_MS), headers: { Accept: "text/html" } });
+  const headers = { Accept: "text/html" };
+  const token = withheld ? sessionStorage.getItem(TOKEN) : null;
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const answer = await fetch(url, { signal: AbortSignal.timeout(GIVE_UP_MS), headers, cache: "no-store" });
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const next = new DOMParser().parseFromString(await answer.text(), "text/html");
   put(next.querySelector("main"));
@@ -108,4 +114,9 @@ async function turn() {
   setTimeout(turn, Math.min(SLOWEST_MS, every * 2 ** Math.min(failures, 4)));
 }
 
+document.body.classList.add("scripted");
+showActs();
+// Whoever judged it sees it at once; a kept token shows what is withheld without one.
+document.addEventListener("close", () => refresh().catch((error) => say(error.message)), true);
+if (withheld && sessionStorage.getItem(TOKEN)) refresh().catch((error) => say(error.message));
 setTimeout(turn, 1000);

@@ -3,7 +3,7 @@
 // become markup. Names of elements and attributes are ours; others are left out all the same.
 
 const ELEMENTS = new Set([
-  "a", "b", "button", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "li", "meter",
+  "a", "b", "button", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "label", "li", "meter",
   "ol", "p", "section", "span", "strong", "summary", "table", "tbody", "td", "th", "thead", "time",
   "tr", "ul",
 ]);

@@ -191,9 +191,18 @@ def test_all_of_them_newest_first_each_with_its_page() -> None:
     text = listing([body()])
     assert '<a href="/incidents/inc-1">' in text
     told = rows(text)[1]
-    assert told[0] == "✓ resolved ✗ critical"
+    assert told[0] == "✓ resolved !! critical"
     assert told[1].startswith("rg_1.0 stood still")
     assert told[4].startswith("✓ evictedrg_1, by lightkeeper")
+
+
+def test_who_can_judge_it_is_told_how_and_who_cannot_is_told_why() -> None:
+    text = page(body())
+    assert 'data-more="{&quot;verdict&quot;: &quot;wrong&quot;}"' in text
+    assert "lightkeeper incidents inc-1 --mark right|wrong|unclear" in text
+    standby = page(body(), why_not="another monitor acts")
+    assert "It cannot be judged here: another monitor acts" in standby
+    assert "<button" not in standby
 
 
 def test_an_empty_list_explains_itself() -> None:

@@ -31,7 +31,7 @@ def told(**changes: Any) -> dict[str, tuple[str, str, str]]:
 
 def test_an_eviction_that_went_well_is_one_sentence() -> None:
     assert sentence_of(body()) == (
-        "rg_1.0 stood still (on node1) from 00:01:40 UTC; lightkeeper evicted rg_1 11 s later; it "
+        "rg_1.0 stood still (on node1) from 00:01:40 UTC; after 11 s lightkeeper evicted rg_1; it "
         "is over since 00:01:56 UTC; rg_1 is back since 00:02:16 UTC and the job trains again."
     )
 
@@ -131,10 +131,10 @@ def boxes(drawing: str) -> dict[str, tuple[float, float]]:
 
 def test_behind_the_rows_stands_what_the_job_did() -> None:
     assert boxes(picture(body(), 2000.0)) == {
-        "bad": (168.0, pytest.approx(520 * 17 / 36, abs=0.1)),
+        "bad": (246.0, pytest.approx(850 * 17 / 36, abs=0.1)),
         "wait": (
-            pytest.approx(168 + 520 * 17 / 36, abs=0.1),
-            pytest.approx(520 * 19 / 36, abs=0.1),
+            pytest.approx(246 + 850 * 17 / 36, abs=0.1),
+            pytest.approx(850 * 19 / 36, abs=0.1),
         ),
     }
 
