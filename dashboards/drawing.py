@@ -207,6 +207,9 @@ def rows(panel: dict[str, Any], answers: list[list[Series]], _: Times) -> str:
                 row[column] = value
     columns = shown(panel, merged)
     head = "".join(f"<th>{escape(title)}</th>" for _name, title, _field in columns)
+    for by in panel["options"].get("sortBy", []):
+        key = next((name for name, title, _field in columns if title == by["displayName"]), "")
+        merged.sort(key=lambda row, key=key: -float(row.get(key, 0)))  # type: ignore[misc]
     body = "".join(f"<tr>{_line(row, columns)}</tr>" for row in merged)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 

@@ -101,6 +101,7 @@ def _holding_back() -> list[Any]:
             decimals=2,
             levels={1.2: ORANGE, 1.5: RED},
             height=TALL,
+            empty="nobody commits",
             links=more("Stragglers", "lightkeeper-stragglers"),
             says="Own work of the slowest rank in a step, against the median. The whole fleet "
             "runs at its pace; from 1.5 on look at Stragglers for its name.",

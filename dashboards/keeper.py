@@ -11,7 +11,10 @@ from dashboards.panels import Query, lines, states, tile
 from dashboards.recurring import tick_lines
 from dashboards.selectors import MONITOR, grown
 
-_MODES = f"2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}}"
+_MODES = (
+    f"max by (instance) "
+    f"(2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}})"
+)
 
 
 def keeper() -> Board:

@@ -56,6 +56,7 @@ def lost_lines(*, width: int, height: int) -> timeseries.Panel:
         Query(f"sum by (cause) (rate({BAD}[$__rate_interval]))", "{{cause}}"),
         Query(f"clamp_min({RANKS} - {GOOD} - {LOST}, 0)", "cause not known yet"),
         stacked=True,
+        coarse="1m",  # a second whose cause takes a minute to be known is booked at once then
         unit="suffix: ranks",
         width=width,
         height=height,

@@ -41,7 +41,9 @@ def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
     """By how much counters grew, those included that came to be within the time.
 
     A counter with labels is born at its first event, with 1: `increase` alone never sees that
-    one, which for evictions is most of them.
+    one, which for evictions is most of them. Born is who had no sample in the five minutes
+    before the time: a missed scrape is no birth, and must not count all that ever was once more.
     """
-    total = f"(increase({counter}[{within}]) and {counter} offset {within}) or {counter}"
+    before = f"last_over_time({counter}[5m] offset {within})"
+    total = f"(increase({counter}[{within}]) and {before}) or ({counter} unless {before})"
     return f"sum by ({by}) ({total})" if by else f"sum({total})"
