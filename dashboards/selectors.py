@@ -11,6 +11,11 @@ GROUP: Final = MONITOR + ', replica_group=~"$group"'
 RANK: Final = 'job_id=~"$job", replica_group=~"$group", rank=~"$rank"'
 """Of the metrics that a rank exports itself."""
 
+ZERO: Final = f"0 * count(lightkeeper_self_health_scale{{{MONITOR}}})"
+"""No event so far, while a monitor is there to see one: `vector(0)` would be a green 0 for ever
+after it died.
+"""
+
 BY_GROUP: Final = "on (instance, replica_group)"
 BY_RANK: Final = "on (instance, replica_group, rank)"
 BY_OWN: Final = "on (job_id, replica_group, rank)"

@@ -245,3 +245,10 @@ def test_the_commented_lines_of_the_example_are_ready_to_use():
     }  # fmt: skip
     assert ranks["tls_config"] == {"ca_file": "/etc/lightkeeper/ca.pem"}
     assert "authorization" not in yaml.safe_load(text)["scrape_configs"][1]
+
+
+@each_board
+def test_a_zero_is_said_only_while_a_monitor_is_seen(path):
+    # `or vector(0)` stays green after the monitor has died; the one that says so may use vector
+    made_up = [title for title, expr in targets(load(path)) if "vector(" in expr]
+    assert made_up == (["The keeper"] if path.stem == "fleet" else [])
