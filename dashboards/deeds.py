@@ -72,9 +72,9 @@ def trusted() -> list[Any]:
     """Can I trust it?"""
     modes = {
         "0": ("● acts", GREEN),
-        "1": ("◔ observes", BLUE),
+        "1": ("◐ observes", BLUE),
         "2": ("■ paused", ORANGE),
-        "3": ("✖ not seen", RED),
+        "3": ("✕ not seen", RED),
     }
     paused, observes = (f"lightkeeper_{one}{{{MONITOR}}}" for one in ("paused", "observe_mode"))
     mode = f"max(2 * {paused} > 0 or {observes}) or vector(3)"

@@ -80,7 +80,7 @@ def _there() -> list[Any]:
             Query(_MODES, "{{instance}}"),
             values={
                 "0": ("● acts", GREEN),
-                "1": ("◔ observes", BLUE),
+                "1": ("◐ observes", BLUE),
                 "2": ("■ paused", ORANGE),
             },
             width=8,

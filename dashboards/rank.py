@@ -232,7 +232,7 @@ def _soundness() -> list[Any]:
         states(
             "Loss and gradient finite",
             Query(shown(_own("finite")), _LEGEND),
-            values={"0": ("✖ not finite", RED), "1": ("● finite", GREEN)},
+            values={"0": ("✕ not finite", RED), "1": ("● finite", GREEN)},
             empty="not told",
             links=_SERIES,
             says="Was the last attempt's loss and gradient finite? Red on one rank alone: "

@@ -7,6 +7,7 @@ import pytest
 
 from dashboards import colours, render
 from monitor.metrics.fleet import STATES
+from monitor.pages.states import LOOKS
 from monitor.self_health import Condition
 from tests.dashboards.boards import (
     PATHS,
@@ -187,8 +188,10 @@ def test_states_have_one_colour_and_a_shape_of_their_own():
     assert Counter(colours.HEALTH.values()).most_common(1)[0][1] == 1
 
 
-def test_numbers_and_names_of_states_are_those_of_the_monitor():
+def test_numbers_names_and_signs_of_states_are_those_of_the_monitor():
     assert {state: code for code, state in enumerate(colours.HEALTH)} == STATES
+    signs = {text.split()[1]: text.split()[0] for text, _ in colours.GROUP_STATE.values()}
+    assert signs == {state: LOOKS[state].glyph for state in signs}
     assert set(colours.SELF_HEALTH) == {str(one) for one in Condition}
 
 
