@@ -35,11 +35,16 @@ def on_host(expr: str) -> str:
     return f'({expr}) and {BY_OWN} lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
 
 
-def shown(expr: str) -> str:
-    """A series for each chosen rank, of at most `$topn` ranks, those that are gone too."""
+def shown(expr: str, keep: str = "") -> str:
+    """A series for each chosen rank, of at most `$topn` ranks, those that are gone too.
+
+    One for all processes that a rank had, one after the other: each has a port of its own, and
+    thus other labels. `keep`: labels that are to stay besides.
+    """
     info = f'lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
     some = f"max by (job_id, replica_group, rank) (max_over_time({info}[$__range] @ end()))"
-    return f"({expr}) and {BY_OWN} topk($topn, {some})"
+    labels = ", ".join(("job_id, replica_group, rank", *([keep] if keep else [])))
+    return f"max by ({labels}) ({expr}) and {BY_OWN} topk($topn, {some})"
 
 
 def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
