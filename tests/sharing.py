@@ -31,6 +31,7 @@ TOGETHER: Final = {
         "tests/monitor/store/test_databases.py",
         "tests/monitor/shell/test_two_monitors.py",
     ),
+    "pages": ("tests/page/",),  # a browser
     # each of these files has processes, or what one has made, that its tests share
     "completion": ("tests/monitor/terminal/test_completion.py",),
     "ddp": ("tests/examples/test_ddp.py",),

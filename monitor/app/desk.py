@@ -10,6 +10,7 @@ from typing import Final, cast
 from flask import Flask, current_app
 from prometheus_client import CollectorRegistry
 
+from monitor.app.streams import Streams
 from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
@@ -53,6 +54,12 @@ class Desk:
     """The file of an incident's evidence."""
     rules: Rulebook | None = None
     pause: PauseSwitch | None = None
+    streams: Streams = field(default_factory=Streams)
+    """Of server-sent events, for open pages."""
+
+    def event_streams(self) -> int:
+        """How many are open."""
+        return self.streams.open
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

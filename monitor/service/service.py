@@ -99,7 +99,9 @@ class Service:
         self.keeper.take_part()
         _say(len(parts.registry.targets()), remembered)
         self._collect(parts)
-        server.start(create_app(self._desk(parts, making.fetcher)))
+        desk = self._desk(parts, making.fetcher)
+        stack.callback(desk.streams.close)  # first of all, so that no open page holds up the rest
+        server.start(create_app(desk))
 
     def _store_and_lease(self) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""

@@ -115,18 +115,25 @@ def groups_of(view: View) -> tuple[GroupView, ...]:
     members: tuple[ReplicaId, ...] = ()
     if isinstance(lighthouse, LighthouseView):
         members = tuple(member.replica_id for member in lighthouse.members)
-    names = set(ranks) | {group_of_replica(replica_id) for replica_id in members}
-    return tuple(_group(view, name, ranks.get(name, ()), members) for name in sorted(names))
+    known = {group_of_replica(replica_id): replica_id for replica_id in members}  # the last of each
+    inside = frozenset(members)
+    return tuple(
+        _group(view, name, ranks.get(name, ()), known.get(name), inside)
+        for name in sorted(ranks.keys() | known.keys())
+    )
 
 
 def _group(
-    view: View, name: GroupName, seen: Sequence[Observation], members: Sequence[ReplicaId]
+    view: View,
+    name: GroupName,
+    seen: Sequence[Observation],
+    known: ReplicaId | None,
+    members: frozenset[ReplicaId],
 ) -> GroupView:
     lighthouse = view.snapshot.lighthouse
     steps = [one.report.step for one in seen if one.report is not None and one.report.step]
     told = [step.replica_id for step in steps if step.replica_id is not None]
-    known = [replica_id for replica_id in members if group_of_replica(replica_id) == name]
-    replica_id = told[0] if told else (known[-1] if known else None)
+    replica_id = told[0] if told else known
     age_s = None
     if isinstance(lighthouse, LighthouseView) and replica_id is not None:
         age_s = lighthouse.heartbeat_ages_s.get(replica_id)
