@@ -26,10 +26,13 @@ examples:
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
+  lightkeeper dashboards list                              what there is for Grafana
 
 every command explains itself: lightkeeper COMMAND --help
 words complete themselves: lightkeeper completion --help
 """
+_PROCESSES: Final = {"demo": "trainer.demo", "dashboards": "dashboards"}
+"""Processes of their own: the monitor imports neither the trainer nor the dashboards."""
 _PLAIN: Final = argparse.RawDescriptionHelpFormatter
 
 
@@ -231,6 +234,7 @@ def build_parser() -> argparse.ArgumentParser:
         goodput.add_arguments,
         goodput.run,
     )
+    add.elsewhere("dashboards", "Grafana's dashboards: list them, push them, write them as files")
     add.elsewhere("demo", "a whole job on this machine, with faults")
     _add_completion(add)
     return parser
@@ -239,8 +243,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["demo"]:  # a process of its own: the monitor does not import the trainer
-        os.execv(sys.executable, [sys.executable, "-m", "trainer.demo", *words[1:]])  # noqa: S606
+    if words[:1] and words[0] in _PROCESSES:
+        module = _PROCESSES[words[0]]
+        os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])  # noqa: S606
     if words[:1] == ["admit"]:  # runs beside ranks, where nothing else of the monitor is needed
         from worker_server.admit import main as admit  # noqa: PLC0415
 

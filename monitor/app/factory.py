@@ -10,6 +10,7 @@ from monitor.app.answers import BODY_MAX_BYTES, refuse
 from monitor.app.auditing import auditing, reviewing
 from monitor.app.changing import changing
 from monitor.app.desk import Desk, open_desk
+from monitor.app.incident_pages import incident_pages
 from monitor.app.paging import open_frames, paging
 from monitor.app.passing import passing
 from monitor.app.reading import reading
@@ -24,7 +25,17 @@ def create_app(desk: Desk) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_desk(app, desk)
     open_frames(app, desk)
-    for routes in (reading, paging, auditing, reviewing, changing, passing, policy, ruling):
+    for routes in (
+        reading,
+        paging,
+        auditing,
+        incident_pages,
+        reviewing,
+        changing,
+        passing,
+        policy,
+        ruling,
+    ):
         app.register_blueprint(routes)
 
     @app.after_request

@@ -156,13 +156,13 @@ def _frame(desk: Desk, view: View, place: Place) -> Frame:
             view,
             place,
             guarded=not (desk.loopback or desk.open_reads),
-            why_not=_why_not(desk),
+            why_not=why_not(desk),
             history=events,
         )
     )
 
 
-def _why_not(desk: Desk) -> str | None:
+def why_not(desk: Desk) -> str | None:
     """Why this monitor would refuse every change."""
     if desk.token is None:
         return "no token is configured (start the monitor with --token-file FILE)"

@@ -23,7 +23,7 @@ class Deed {
     this.dialog.className = "deed";
     this.dialog.setAttribute("aria-labelledby", "deed-title");
     this.form = document.createElement("form");
-    this.reason = field("Why", { required: "reason" in this.data, maxLength: 500, name: "reason" }, "kept with the decision");
+    this.reason = field("Why", { required: "reason" in this.data && this.data.reason !== "optional", maxLength: 500, name: "reason" }, "kept with the decision");
     this.author = field("Your name", { maxLength: 60, name: "author" }, "shown beside it");
     this.hours = field("For how many hours", { type: "number", min: "0.1", max: "8784", step: "any", name: "hours" }, "empty: until somebody ends it");
     this.typed = field(`Type ${this.data.typed} to confirm`, { name: "typed", required: true, spellcheck: false });
@@ -74,7 +74,7 @@ class Deed {
   }
 
   #body() {
-    const body = {};
+    const body = JSON.parse(this.data.more || "{}"); // what the button itself says
     if ("reason" in this.data) body.reason = this.reason.input.value;
     if ("hours" in this.data && this.hours.input.value) body.hours = Number(this.hours.input.value);
     if (this.author.input.value.trim()) body.author = this.author.input.value;
