@@ -11,12 +11,9 @@ from monitor.app.viewing import chosen, one_of, the_view
 from monitor.audit.review import Judgement, Review, review_to_json
 from monitor.audit.sheet import sheet
 from monitor.audit.totals import totals_to_json
-from monitor.reports.incident import incident_page, incidents_page
 from monitor.view import SCHEMA, NotPossible, case_of, incident_json
 
 _BY_MAX_CHARS = 100
-_LISTED = 100
-"""On the page of all."""
 
 auditing = Blueprint("auditing", __name__)
 """What anybody may read."""
@@ -32,26 +29,6 @@ def incident(prefix: str) -> Response:
     journal = the_desk().journal
     more = {"journal": None if journal is None else str(journal)}
     return answer({"schema": SCHEMA, **incident_json(view, one_of(view, prefix)), **more})
-
-
-@auditing.get("/incidents/<prefix>")
-def incident_for_people(prefix: str) -> Response:
-    """The same as a page without JavaScript."""
-    view, desk = the_view(), the_desk()
-    guarded = not (desk.loopback or desk.open_reads)
-    return _html(incident_page(incident_json(view, one_of(view, prefix)), guarded=guarded))
-
-
-@auditing.get("/incidents")
-def incidents_for_people() -> Response:
-    """The latest, each with a link to its page."""
-    view = the_view()
-    found = chosen(view).among(view.incidents)[:_LISTED]
-    return _html(incidents_page([incident_json(view, one) for one in found]))
-
-
-def _html(text: str) -> Response:
-    return Response(text.encode(errors="replace"), content_type="text/html; charset=utf-8")
 
 
 @auditing.get("/v1/incidents.csv")
@@ -78,14 +55,19 @@ def audit() -> Response:
 
 @reviewing.post("/v1/incidents/<prefix>/review")
 def review(prefix: str) -> Response:
-    """A person judges an incident, and the eviction if there was one."""
+    """A person judges an incident, and the eviction if there was one.
+
+    `author` and `reason`, as other changes call them, will do for `by` and `note`.
+    """
     body = json_body()
     said, words = body.get("verdict"), ", ".join(Judgement)
     if not isinstance(said, str) or said not in list(Judgement):
         raise Refusal(400, f"'verdict' is {str(said)[:60]!r}, expected one of {words}")
-    note = text_of(body, "note") if body.get("note") else ""
+    told = {"by": body.get("by", body.get("author")),
+            "note": body.get("note") or body.get("reason")}  # fmt: skip
+    note = text_of(told, "note") if told["note"] else ""
     judged = Review(
-        Judgement(said), text_of(body, "by", _BY_MAX_CHARS), note, the_desk().clock.now_s()
+        Judgement(said), text_of(told, "by", _BY_MAX_CHARS), note, the_desk().clock.now_s()
     )
     one = one_of(the_view(), prefix)
     try:

@@ -10,6 +10,7 @@ from typing import Final, cast
 from flask import Flask, current_app
 from prometheus_client import CollectorRegistry
 
+from monitor.app.streams import Streams
 from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
@@ -17,6 +18,7 @@ from monitor.lease import Standing
 from monitor.names import GroupName, IncidentId
 from monitor.pausing import PauseSwitch
 from monitor.quarantine import Quarantine
+from monitor.reports.incident_evidence import Drawn, Stage
 from monitor.rulebook import Rulebook
 from monitor.targets import Registry
 from monitor.view import View
@@ -51,8 +53,16 @@ class Desk:
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
+    drawn: Callable[[IncidentId], Drawn] = lambda _: Drawn(Stage.NONE)
+    """What its page shows of that."""
     rules: Rulebook | None = None
     pause: PauseSwitch | None = None
+    streams: Streams = field(default_factory=Streams)
+    """Of server-sent events, for open pages."""
+
+    def event_streams(self) -> int:
+        """How many are open."""
+        return self.streams.open
 
 
 def open_desk(app: Flask, desk: Desk) -> None:

@@ -10,6 +10,8 @@ from monitor.app.answers import BODY_MAX_BYTES, refuse
 from monitor.app.auditing import auditing, reviewing
 from monitor.app.changing import changing
 from monitor.app.desk import Desk, open_desk
+from monitor.app.incident_pages import incident_pages
+from monitor.app.paging import open_frames, paging
 from monitor.app.passing import passing
 from monitor.app.reading import reading
 from monitor.app.ruling import policy, ruling
@@ -22,16 +24,19 @@ def create_app(desk: Desk) -> Flask:
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     open_desk(app, desk)
-    for routes in (reading, auditing, reviewing, changing, passing, policy, ruling):
+    open_frames(app, desk)
+    for routes in (
+        reading,
+        paging,
+        auditing,
+        incident_pages,
+        reviewing,
+        changing,
+        passing,
+        policy,
+        ruling,
+    ):
         app.register_blueprint(routes)
-
-    html = (_STATIC / "page.html").read_text(encoding="utf-8")
-    if not (desk.loopback or desk.open_reads):
-        html = html.replace("<body>", '<body class="guarded">')  # a link carries no token
-
-    @app.get("/")
-    def page() -> Response:
-        return Response(html, content_type="text/html; charset=utf-8")
 
     @app.after_request
     def harden(response: Response) -> Response:

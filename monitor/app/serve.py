@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
 from flask import Flask
@@ -15,7 +16,8 @@ from waitress.server import create_server
 from monitor.app.answers import BODY_MAX_BYTES
 from monitor.urls import host_and_port
 
-THREADS: Final = 8
+THREADS: Final = 24
+"""Half of them are never held by an open page (`streams.STREAMS`)."""
 CONNECTIONS: Final = 1000
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 
@@ -96,6 +98,8 @@ class Server:
             self._listener.close()
             return
         self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
-        # the loop ends when no connection is left, so they are closed in its own thread
-        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._connections))
+        # the loop ends when no connection is left, so they are closed in its own thread; awake for
+        # another reason (an answer that ends), it may close the trigger before that is written to
+        with suppress(OSError):
+            self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._connections))
         self._thread.join(timeout=1.0)

@@ -24,7 +24,7 @@ def the_view() -> View:
 
 
 def chosen(view: View) -> Choice:
-    """`?since=7d&kind=straggler&group=rg_1`.
+    """`?since=7d&kind=straggler&group=rg_1&state=open`.
 
     Raises:
         Refusal: one of them means nothing.
@@ -32,8 +32,9 @@ def chosen(view: View) -> Choice:
     words = request.args
     try:
         return Choice.of(
-            words.get("since"), words.get("kind"), words.get("group"), view.snapshot.now_s
-        )
+            words.get("since"), words.get("kind"), words.get("group"), view.snapshot.now_s,
+            words.get("state"),
+        )  # fmt: skip
     except ChoiceError as exc:
         raise Refusal(400, str(exc)) from exc
 

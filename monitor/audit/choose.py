@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from monitor.detectors.verdict import Kind
-from monitor.incident import Incident
+from monitor.incident import Incident, State
 
 _SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
+OPEN: Final = "open"
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -43,9 +44,18 @@ class Choice:
     """Unix time: incidents that were still open then, or began later."""
     kind: Kind | None = None
     group: str | None = None
+    state: str | None = None
+    """A `State`, or `open`: all but resolved."""
 
     @classmethod
-    def of(cls, since: str | None, kind: str | None, group: str | None, now_s: float) -> Choice:
+    def of(
+        cls,
+        since: str | None,
+        kind: str | None,
+        group: str | None,
+        now_s: float,
+        state: str | None = None,
+    ) -> Choice:
         """From the words of a person.
 
         Raises:
@@ -54,13 +64,18 @@ class Choice:
         since_s = None if not since else now_s - span_s(since)
         if kind and kind not in list(Kind):
             raise ChoiceError(f"kind is {kind[:60]!r}, expected one of {', '.join(Kind)}")
-        return cls(since_s, Kind(kind) if kind else None, group or None)
+        if state and state not in (OPEN, *State):
+            states = ", ".join((OPEN, *State))
+            raise ChoiceError(f"state is {state[:60]!r}, expected one of {states}")
+        return cls(since_s, Kind(kind) if kind else None, group or None, state or None)
 
     def takes(self, one: Incident) -> bool:
         """Whether an incident is asked for."""
         if self.kind is not None and one.kind is not self.kind:
             return False
         if self.group is not None and self.group not in one.groups:
+            return False
+        if self.state is not None and self.state not in (one.state, OPEN if one.open else ""):
             return False
         ended_s = math.inf if one.open else max(one.last_seen_s, one.milestones.first_seen_s)
         return self.since_s is None or ended_s >= self.since_s

@@ -14,36 +14,29 @@ from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.evidence.asking import Asker, judged
 from monitor.evidence.bundle import Content, Moment, MomentName, filler
+from monitor.evidence.drawings import Drawings
 from monitor.evidence.fleet import Memory, Seen, fleet_json, records_in_hand
 from monitor.evidence.lanes import QUEUE, Job, Lane, Ticket
 from monitor.evidence.parts import Part
-from monitor.evidence.shelf import Keep, Shelf
+from monitor.evidence.shelf import Shelf
 from monitor.evidence.whom import Whom, concerned
 from monitor.fetch import Fetcher
 from monitor.incident import Incident, State, incident_to_json
 from monitor.metrics import Instruments
 from monitor.names import IncidentId
 from monitor.policy import Evict
+from monitor.reports.incident_evidence import Drawn
 from monitor.snapshot import Snapshot
 from monitor.view import BundleView
 
 log = logging.getLogger(__name__)
 
 TIDY_S: Final = 3600.0
-"""How often the folder is looked at: bundles grow too old while nothing happens."""
+"""How often the folder is looked at: bundles grow too old."""
 STUCK_S: Final = 10.0
 """A write that takes longer is told: a file server that is away hangs and reports nothing."""
-MARGIN_S: Final = 0.5
-"""Beyond the deadline of the asking, for a thread to be scheduled on a busy host."""
+MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are scheduled late on busy hosts
 _MIB: Final = 1024 * 1024
-_DAY_S: Final = 86_400.0
-
-
-def keep_of(config: KeeperConfig) -> Keep:
-    """How much the configuration keeps."""
-    return Keep(
-        config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
-    )
 
 
 class Evidence:
@@ -78,10 +71,12 @@ class Evidence:
         self._writing = threading.Lock()
         self._writing_since: float | None = None
         self._lanes = tuple(Lane(name, self._work) for name in ("evidence", "evidence-evict"))
+        self._drawings = Drawings(shelf)
         self._open()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Stop; what is under way gets `timeout_s`."""
+        self._drawings.close()
         for lane in self._lanes:
             lane.close(timeout_s)
 
@@ -137,6 +132,10 @@ class Evidence:
     def path(self, incident_id: IncidentId) -> Path | None:
         """The file of an incident's bundle."""
         return self._shelf.path(incident_id)
+
+    def drawn(self, incident_id: IncidentId) -> Drawn:
+        """What an incident's page shows of its bundle; begun where nothing is there yet."""
+        return self._drawings.get(incident_id)
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the folder, one sentence each."""

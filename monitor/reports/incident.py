@@ -1,273 +1,183 @@
-"""One incident as a page without JavaScript: who decided, on what, each rung and hold. Pure.
+"""One incident as a page: its story from top to bottom, readable without JavaScript. Pure.
 
-Made from the incident's JSON, as `GET /v1/incidents/ID` answers it. What comes from ranks, the
-Lighthouse and people is text and never markup (`markup`).
+Made from the incident's JSON, as `GET /v1/incidents/ID` answers it, and from what was drawn of its
+evidence. What comes from ranks, the Lighthouse and people is text and never markup (`markup`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
-from monitor.audit.amounts import bounds
+from monitor.names import RankName, split_rank_name
 from monitor.reports.document import document
+from monitor.reports.incident_deeds import (
+    decided,
+    evictions,
+    holds,
+    intervals,
+    outcome,
+    similar,
+)
+from monitor.reports.incident_evidence import Access, Drawn, Stage, evidence_sections, links
+from monitor.reports.incident_picture import picture
+from monitor.reports.incident_pieces import (
+    chip,
+    group_link,
+    host_link,
+    listed,
+    page_path,
+    plain,
+    rank_link,
+    section,
+    time_of_day,
+    utc,
+)
+from monitor.reports.incident_review import review
+from monitor.reports.incident_words import facts, sentence_of, title
 from monitor.reports.markup import element, escaped, words
-from monitor.reports.wording import sentence
+from monitor.reports.wording import counted, sentence
 
-RUNGS: Final = {
-    "evidence": "evidence saved",
-    "quarantine": "quarantine",
-    "gate": "gate refuses it",
-    "lighthouse_kill": "Lighthouse kill",
-    "worker_evict": "WorkerServers",
-    "scheduler": "scheduler",
-    "page": "page a person",
-}
-"""In the order in which they are climbed."""
-_ALWAYS: Final = ("gate", "lighthouse_kill", "worker_evict", "scheduler", "page")
-"""Shown where they were not climbed too: that is news to a person."""
-TONES: Final = {
-    "worked": "good", "failed": "bad", "skipped": "start", "unknown": "away",
-    "resolved": "good", "firing": "bad", "evicting": "wait", "pending": "wait",
-    "critical": "bad", "warning": "wait", "info": "start",
-}  # fmt: skip
-_TAG: Final = re.compile("<[^>]*>")
-_SHORT: Final = 18
-"""Characters of a cell that is not broken into lines."""
-_ACTIONS: Final = {"evict": "evict", "would_evict": "would evict", "hold": "hold"}
-_PARTS: Final = {
-    "seen": "seen", "firing": "sure", "decided": "decided", "asked": "asked",
-    "gone": "its processes were gone", "left": "it left the quorum",
-    "survivors": "the others committed", "rejoined": "it was back",
-}  # fmt: skip
+STYLE: Final = "/static/incident.css"
+SCRIPT: Final = "/static/incident.js"
+_REFRESH: Final = '<noscript><meta http-equiv="refresh" content="4"></noscript>'
+_CULPRITS, _GROUPS, _FACTS = 24, 24, 40
+_GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?"}
+_SINCE: Final = re.compile(r"\bsince ([0-9]{10})\b")
+NO_EVIDENCE: Final = Drawn(Stage.NONE)
+READER: Final = Access(allowed=True)
 
 
-def incident_page(body: Mapping[str, Any], *, guarded: bool) -> str:
-    """The whole document. `guarded`: its evidence needs the token, so there is no link to it."""
-    account = body["account"]
-    groups = ", ".join(body["groups"]) or "nobody's fault"
-    title = f"{_plain(body['kind'])} in {groups}: {account['outcome']}, {body['state']}"
-    return document(
-        title,
+def incident_page(
+    body: Mapping[str, Any],
+    *,
+    now_s: float,
+    drawn: Drawn = NO_EVIDENCE,
+    access: Access = READER,
+    earlier: Sequence[Mapping[str, Any]] = (),
+    why_not: str = "",
+) -> str:
+    """The whole document; `why_not`: why nothing can be changed here."""
+    sections = [
+        _story(body, now_s, drawn, access),
+        _picture(body, now_s),
+        section("who", "Who caused it, and who waited", *_who(body)),
+        *evidence_sections(body, drawn, access),
+        section("done", "What was done", *evictions(body)),
+        section("decisions", "Who decided", *decided(body)),
+        section("holds", "What held it back", *holds(body["account"]["holds"])),
+        section("outcome", "What came of it, by lightkeeper's own account", *outcome(body)),
+        section("review", "Was it right?", *review(body, why_not)),
+        section("earlier", "Earlier on the same hosts and groups", *similar(earlier, now_s)),
+        section("more", "More", element("p", *links(body, access, f"/v1{page_path(body['id'])}"))),
+    ]
+    if drawn.awaited and access.allowed:
+        sections.append(_REFRESH)
+    return document(title(body), *sections, script=SCRIPT, styles=(STYLE,), here="/incidents")
+
+
+def _story(body: Mapping[str, Any], now_s: float, drawn: Drawn, access: Access) -> str:
+    """What a person reads in ten seconds."""
+    live = "open" if body["state"] != "resolved" else "followed"
+    if body["state"] == "resolved" and body["account"]["final"]:
+        live = "awaited" if drawn.awaited and access.allowed else "over"
+    return element(
+        "section",
+        words("h1", title(body)),
         element(
-            "section",
-            words("h1", title),
-            element(
-                "p",
-                _chip(body["state"]), " ", _chip(body["severity"]), " ",
-                escaped(f"{body['id']}, {utc(body['milestones']['first_seen_s'])}"),
-                class_="meta",
-            ),
-            words("p", sentence(str(body["reason"]))),
+            "p",
+            chip(body["state"]), " ", chip(body["severity"]), " ",
+            escaped(f"{plain(body['kind'])}, {body['id']}, "
+                    f"{utc(body['milestones']['first_seen_s'])}"),
+            class_="meta",
         ),
-        _section("Who decided, and on what evidence", *_decided(body)),
-        _section("What was done: the rungs", *_evictions(body)),
-        _section("What held it back", *_holds(account["holds"])),
-        _section("How long each part took", _intervals(account["intervals"])),
-        _section("What it cost, by lightkeeper's own account", *_cost(body)),
-        _section("More", element("p", *_links(body, guarded=guarded))),
+        words("p", sentence_of(body), class_="sentence"),
+        element("dl", *(_fact(one.name, one.word, one.more, one.tone)
+                        for one in facts(body, now_s)), class_="five"),
+        id="story",
+        data_live=live,
+        data_stamp=drawn.stamp or None,
+        data_kept="yes" if drawn.kept else None,
     )  # fmt: skip
 
 
-def incidents_page(bodies: Sequence[Mapping[str, Any]]) -> str:
-    """All of them, newest first, each with a link."""
-    rows = [
-        (
-            element("a", escaped(one["id"]), href=page_path(one["id"])),
-            escaped(utc(one["milestones"]["first_seen_s"])),
-            escaped(_plain(one["kind"])),
-            _chip(one["state"]),
-            escaped(one["account"]["outcome"]),
-            escaped(one["account"]["decided_by"]),
-            escaped(sentence(str(one["reason"]))),
-        )
-        for one in bodies
-    ]
-    heads = ("incident", "first seen (UTC)", "kind", "state", "outcome", "decided by", "what")
-    shown = _table(heads, rows) if rows else words("p", "None so far.", class_="none")
-    return document("Incidents", element("section", words("h1", "Incidents"), shown))
-
-
-def page_path(incident_id: str) -> str:
-    """Where its page is."""
-    return f"/incidents/{quote(incident_id, safe='')}"
-
-
-# -- parts ---------------------------------------------------------------------------------------
-
-
-def _decided(body: Mapping[str, Any]) -> Iterator[str]:
-    account = body["account"]
-    yield words("p", f"Decided by {account['decided_by']}: {account['why']}")
-    facts = [
-        ("accused", ", ".join(body["culprits"]) or "nobody"),
-        ("ran on", ", ".join(account["ran_on"]) or "not known"),
-        ("waited for it", ", ".join(body["victims"]) or "nobody"),
-    ]
-    if body["culprits"]:
-        facts.append(("confidence", body["confidence"]))
-    facts += list(body["evidence"].items()) or [("evidence", "none: a person asked")]
-    yield element("dl", *(words("dt", name) + words("dd", seen) for name, seen in facts),
-                  class_="evidence")  # fmt: skip
-    began_s = body["milestones"]["first_seen_s"]
-    rows = [
-        (
-            escaped(f"+{row['at_s'] - began_s:.1f} s"),
-            escaped(_ACTIONS.get(row["action"], row["action"])),
-            escaped(row["guard"] or ""),
-            escaped(row["author"]),
-            escaped(row["reason"]),
-            escaped(_end(row)),
-        )
-        for row in body["decisions"]
-    ]
-    if rows:
-        yield _table(("when", "decision", "guard", "by", "why", "what came of it"), rows)
-
-
-def _end(row: Mapping[str, Any]) -> str:
-    return f"{row['state']}: {row['outcome']}" if row["outcome"] else str(row["state"])
-
-
-def _evictions(body: Mapping[str, Any]) -> Iterator[str]:
-    if not body["evictions"]:
-        yield words("p", "Nobody was evicted.", class_="none")
-    began_s = body["milestones"]["first_seen_s"]
-    for one in body["evictions"]:
-        how = one["failed"] or one["confirmed"] or "under way"
-        word = "failed" if one["failed"] else "out" if one["confirmed"] else "not out yet"
-        asked = f"Eviction of {one['group']}, asked at +{one['asked_s'] - began_s:.1f} s"
-        yield words("p", f"{asked}, {word}: {how}")
-        heads = ("rung", "result", "began", "took", "deadline", "what it says")
-        yield _table(heads, [_rung(row, began_s) for row in rungs_of(one)])
-
-
-def rungs_of(eviction: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every rung in the order of the ladder; `started_s` is None where it was not climbed."""
-    climbed = {row["rung"]: row for row in eviction["rungs"]}
-    for name in (*RUNGS, *(other for other in climbed if other not in RUNGS)):
-        if name in climbed:
-            yield climbed[name]
-        elif name in _ALWAYS:
-            yield {"rung": name, "started_s": None}
-
-
-def _rung(row: Mapping[str, Any], began_s: float) -> tuple[str, ...]:
-    name = escaped(RUNGS.get(row["rung"], row["rung"]))
-    if row["started_s"] is None:
-        return name, _chip("not climbed"), "", "", "", ""
-    over = row["finished_s"] is not None
-    took_s = max(0.0, row["finished_s"] - row["started_s"]) if over else None
-    result = row["result"] or ("ended" if over else "under way")
-    return (
-        name,
-        _chip(result),
-        escaped(f"+{row['started_s'] - began_s:.1f} s"),
-        escaped(seconds(took_s)),
-        escaped(seconds(row["deadline_s"])),
-        escaped(row["detail"].removeprefix(f"{result}: ")),
+def _fact(name: str, word: str, more: str, tone: str) -> str:
+    glyph = _GLYPHS.get(tone)
+    mark = "" if glyph is None else words("span", glyph, aria_hidden="true", class_="glyph") + " "
+    told = words("span", more, class_="more") if more else ""
+    return element(
+        "div",
+        words("dt", _ASKED[name]),
+        element("dd", element("b", mark, escaped(word, 200)), told),
+        class_=tone,
     )
 
 
-def _holds(holds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not holds:
-        yield words("p", "No guard held.", class_="none")
-        return
-    rows = [
-        (
-            escaped(one["guard"]),
-            escaped("still" if one["end_s"] is None else seconds(one["seconds"])),
-            escaped(one["reason"]),
-            escaped(one["release"] or "nothing is said"),
-            escaped(one["ended_by"] or "it holds"),
-        )
-        for one in holds
+_ASKED: Final = {
+    "who": "Who?", "since": "Since when?", "done": "What was done?", "over": "Is it over?",
+    "training": "Does the job train?",
+}  # fmt: skip
+
+
+def _picture(body: Mapping[str, Any], now_s: float) -> str:
+    about = (
+        "Behind the rows: what the job did meanwhile, as far as commits were seen. "
+        "Seconds count from when the fault began."
+    )
+    parts = body["account"]["intervals"]
+    table = element("details", words("summary", "How long each part took"), intervals(parts),
+                    data_key="intervals")  # fmt: skip
+    return section("course", "What happened when", picture(body, now_s), table, about=about)
+
+
+def _who(body: Mapping[str, Any]) -> Iterator[str]:
+    account, culprits = body["account"], body["culprits"]
+    yield words("p", sentence(str(body["reason"])), class_="reason")
+    facts_of: list[tuple[str, str]] = [
+        ("culprits", _links(culprits, rank_link, _CULPRITS) or "nobody is accused"),
+        ("their groups", _links(body["groups"], group_link, _GROUPS)),
+        ("on hosts", _links(account["ran_on"], host_link, _GROUPS)),
+        ("waited for it", _victims(body["victims"])),
     ]
-    yield _table(("guard", "held for", "why", "would be released by", "what released it"), rows)
+    if culprits:
+        facts_of.append(("confidence", escaped(body["confidence"])))
+    seen = list(body["evidence"].items())
+    facts_of += [(escaped(name, 200), escaped(_dated(told))) for name, told in seen[:_FACTS]]
+    if len(seen) > _FACTS:
+        facts_of.append(("and", f"{len(seen) - _FACTS} more: as JSON"))
+    shown = [(name, told) for name, told in facts_of if told]
+    yield element("dl", *(element("dt", name) + element("dd", told) for name, told in shown),
+                  class_="evidence")  # fmt: skip
 
 
-def _intervals(parts: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            escaped(f"until {_PARTS.get(part['until'], part['until'])}"),
-            escaped(seconds(part["seconds"]) + (" (the clock jumped)" if part["jumped"] else "")),
-        )
-        for part in parts
+def _dated(text: object) -> str:
+    """Detectors write moments as Unix times."""
+    return _SINCE.sub(lambda found: f"since {time_of_day(float(found[1]))}", str(text))
+
+
+def _links(names: Sequence[str], link: Any, at_most: int) -> str:
+    return listed([link(str(one)) for one in names[:at_most]], len(names))
+
+
+def _victims(victims: Sequence[str]) -> str:
+    """A few by name, thousands by group."""
+    if not victims:
+        return "nobody"
+    if len(victims) <= _CULPRITS:
+        return _links(victims, rank_link, _CULPRITS)
+    groups = Counter(_group(str(rank)) for rank in victims)
+    told = [group_link(group) + escaped(f" ({count:,})") for group, count in list(groups.items())][
+        :_GROUPS
     ]
-    return _table(("part", "took"), rows)
+    return escaped(f"{counted(len(victims), 'rank')} of {counted(len(groups), 'group')}: ") + (
+        listed(told, len(groups))
+    )
 
 
-def _cost(body: Mapping[str, Any]) -> Iterator[str]:
-    account, review = body["account"], body["review"]
-    names = {"lost": "lost", "eviction_cost": "the eviction cost", "without_us": "without us",
-             "saved": "saved"}  # fmt: skip
-    rows = [
-        (
-            escaped(name),
-            escaped(bounds(account[key])),
-            escaped(account[key]["words"].removeprefix("cannot tell: ")),
-        )
-        for key, name in names.items()
-    ]
-    yield _table(("", account["unit"], "which is"), rows)
-    back = ", ".join(account["back_on"])
-    if back:
-        yield words("p", f"Back on {back}.")
-    if body["resolution"]:
-        yield words("p", f"Over: {body['resolution']}")
-    if review is not None:
-        note = f": {review['note']}" if review["note"] else ""
-        yield words("p", f"Judged {review['judgement']} by {review['by']}{note}")
-
-
-def _links(body: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:
-    yield element("a", "as JSON", href=f"/v1{page_path(body['id'])}")
-    bundle = body["bundle"]
-    if bundle is not None and not guarded:
-        yield ", " + element("a", "its evidence (zip)", href=bundle["url"])
-    elif bundle is not None:
-        yield escaped(f", its evidence: {bundle['url']} (needs the token)")
-
-
-# -- pieces --------------------------------------------------------------------------------------
-
-
-def _section(title: str, *inside: str) -> str:
-    return element("section", words("h2", title), *inside)
-
-
-def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are markup already. On a phone each cell stands on a line of its own, with its head."""
-    names = list(heads)
-    head = element("thead", element("tr", *(words("th", text) for text in names)))
-    body = element("tbody", *(element("tr", *map(_cell, names, row)) for row in rows))
-    return element("div", element("table", head, body), class_="wide")
-
-
-def _cell(head: str, markup: str) -> str:
-    short = len(_TAG.sub("", markup)) <= _SHORT
-    return element("td", markup, data_label=head, class_="short" if short else None)
-
-
-def _chip(word: str) -> str:
-    return words("span", word, class_=f"chip {TONES.get(word, 'idle')}")
-
-
-def _plain(name: object) -> str:
-    return str(name).replace("_", " ")
-
-
-def seconds(value: float | None) -> str:
-    """Short; what is not known is a dash."""
-    return "-" if value is None else f"{value:.1f} s"
-
-
-def utc(at_s: float) -> str:
-    """A moment for people anywhere."""
+def _group(rank: str) -> str:
     try:
-        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return "an unknown time"
+        return str(split_rank_name(RankName(rank))[0])
+    except ValueError:
+        return rank

@@ -38,8 +38,9 @@ def drawing(width: float, height: float, label: str, *inside: str) -> str:
     """An SVG that keeps its size on a wide page and is read out by its label."""
     shrinks = ' class="shrinks"' if width < _SHRINKS else ""
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    named = f'role="img" aria-label="{escaped(label)}"'
-    return f'<div class="draw"><svg{shrinks} {size} {named}>{"".join(inside)}</svg></div>'
+    named = f'aria-label="{escaped(label)}"'
+    box = f'<div class="draw" tabindex="0" role="group" {named}>'  # scrolled by keys too
+    return f'{box}<svg{shrinks} {size} role="img" {named}>{"".join(inside)}</svg></div>'
 
 
 def fitted(text: str, width: float, size: float = 12) -> str:

@@ -17,6 +17,7 @@ from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.metrics import JournalCollector, LeaseCollector, UpkeepCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.policy.reading import PolicyError
+from monitor.reports.incident_evidence import Drawn, Stage
 from monitor.schedulers.kube_api import KubeUnusableError
 from monitor.service.options import Options, StartError
 from monitor.service.parts import PartsMaker
@@ -100,7 +101,10 @@ class Service:
         self.keeper.take_part()
         _say(len(parts.registry.targets()), remembered)
         self._collect(parts, server)
-        server.start(create_app(self._desk(parts, making.fetcher)))
+        desk = self._desk(parts, making.fetcher)
+        parts.instruments.event_streams.set_function(desk.event_streams)
+        stack.callback(desk.streams.close)  # first of all, so that no open page holds up the rest
+        server.start(create_app(desk))
 
     def _store_and_lease(self) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
@@ -154,6 +158,7 @@ class Service:
             review=keeper.review,
             journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
+            drawn=_nothing_drawn if parts.evidence is None else parts.evidence.drawn,
             rules=self.rules,
             pause=parts.pause,
         )
@@ -169,6 +174,10 @@ def _say(found: int, remembered: Remembered) -> None:
             sum(incident.open for incident in remembered.incidents),
             len(remembered.quarantine),
         )
+
+
+def _nothing_drawn(_: IncidentId) -> Drawn:
+    return Drawn(Stage.NONE)
 
 
 def _no_bundle(_: IncidentId) -> Path | None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from monitor.audit.books import Books
 from monitor.pipeline import TickResult
-from monitor.reports.incident import incident_page, incidents_page
+from monitor.reports.incident import incident_page
+from monitor.reports.incident_evidence import Access, Drawn, Stage
+from monitor.reports.incident_list import Asked, incidents_page
 from monitor.snapshot import LighthouseAway, Rung, RungOutcome, RungResult, Snapshot
 from monitor.store import DecisionRow, DecisionState
 from monitor.view import View, incident_json
@@ -41,6 +43,15 @@ def body(**changes: Any) -> dict[str, Any]:
     )
 
 
+def page(told: dict[str, Any], **more: Any) -> str:
+    return incident_page(told, **{"now_s": 2000.0, **more})
+
+
+def listing(found: list[dict[str, Any]], asked: Asked | None = None, **more: Any) -> str:
+    told = {"total": len(found), "remembered": len(found), "totals": None, **more}
+    return incidents_page(found, now_s=2000.0, asked=asked or Asked(), **told)
+
+
 class Cells(HTMLParser):
     """The rows of all tables, as text."""
 
@@ -70,35 +81,35 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
-    told = rows(incident_page(body(), guarded=False))
+    told = rows(page(body()))
     at = told.index(["rung", "result", "began", "took", "deadline", "what it says"])
     assert told[at + 1 : at + 6] == [
-        ["gate refuses it", "worked", "+6.0 s", "0.2 s", "5.0 s", "refused"],
-        ["Lighthouse kill", "unknown", "+6.1 s", "2.0 s", "2.0 s", "no answer"],
-        ["WorkerServers", "under way", "+8.1 s", "-", "9.0 s", "asked"],
-        ["scheduler", "not climbed", "", "", "", ""],
-        ["page a person", "not climbed", "", "", "", ""],
+        ["gate refuses it", "✓ worked", "+11.0 s", "0.2 s", "5.0 s", "refused"],
+        ["Lighthouse kill", "? unknown", "+11.1 s", "2.0 s", "2.0 s", "no answer"],
+        ["WorkerServers", "… under way", "+13.1 s", "-", "9.0 s", "asked"],
+        ["scheduler", "- not climbed", "", "", "", ""],
+        ["page a person", "- not climbed", "", "", "", ""],
     ]
 
 
 def test_who_decided_on_what_and_what_released_a_hold() -> None:
-    text = incident_page(body(), guarded=False)
+    text = page(body())
     assert "Decided by lightkeeper: not_entered is evicted when it fires" in text
     told = rows(text)
     heads = ["guard", "held for", "why", "would be released by", "what released it"]
     at = told.index(heads)
     assert told[at + 1 : at + 3] == [
-        ["cool_down", "2.0 s", "too soon", "60 s more", "budget held instead"],
+        ["cool down", "2.0 s", "too soon", "60 s more", "budget held instead"],
         ["budget", "2.5 s", "4 an hour are used up, still", "nothing is said",
          "it was decided to evict"],
     ]  # fmt: skip
-    assert ["+5.5 s", "evict", "", "lightkeeper", "not_entered: hung", "held"] in told
+    assert ["+10.5 s", "evict", "", "lightkeeper", "not_entered: hung", "held"] in told
 
 
 def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
     one = hang(state="firing", resolution=None)
-    text = incident_page(body(one=one, evictions=(), rows=(HELD,)), guarded=False)
-    assert ["cool_down", "still", "too soon", "60 s more", "it holds"] in rows(text)
+    text = page(body(one=one, evictions=(), rows=(HELD,)))
+    assert ["cool down", "still", "too soon", "60 s more", "it holds"] in rows(text)
     assert "Nobody was evicted." in text
 
 
@@ -109,21 +120,115 @@ def test_nothing_on_it_runs_and_names_of_others_are_no_markup() -> None:
     row = DecisionRow(ID, 110.0, "evict", None, evil, state=DecisionState.DECIDED, author=evil)
     rungs = (RungOutcome(Rung.GATE, 1.0, 2.0, evil, RungResult.FAILED),)
     told = body(one=one, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),))
-    for text in (incident_page(told, guarded=False), incidents_page([told])):
-        assert "<script" not in text
+    for text in (page(told), listing([told])):
+        assert text.count("<script") <= 1  # ours, a file
+        assert "<script>" not in text
         assert re.search(r"\son[a-z]+=", text) is None
         assert "&lt;script&gt;" in text
 
 
-def test_its_evidence_is_no_link_where_a_link_cannot_carry_the_token() -> None:
-    told = {**body(), "bundle": {"url": "/v1/incidents/inc-1/bundle", "bytes": 1, "written_s": 1}}
-    assert '<a href="/v1/incidents/inc-1/bundle"' in incident_page(told, guarded=False)
-    guarded = incident_page(told, guarded=True)
+BUNDLE = {"url": "/v1/incidents/inc-1/bundle", "bytes": 2048, "written_s": 1}
+
+
+def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
+    told = {**body(), "bundle": BUNDLE}
+    drawn = Drawn(Stage.READY, parts={"stacks": "<p>a secret</p>"}, stamp="1-1")
+    open_to_all = page(told, drawn=drawn)
+    assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
+    assert "a secret" in open_to_all
+    withheld = Access(False, "They need the token.", "http://m/v1/b", "http://m/incidents/inc-1")
+    guarded = page(told, drawn=drawn, access=withheld)
     assert 'href="/v1/incidents/inc-1/bundle"' not in guarded
-    assert "needs the token" in guarded
+    assert "a secret" not in guarded
+    assert "They need the token." in guarded
+    assert "curl -OJ -H &quot;Authorization: Bearer $TOKEN&quot; http://m/v1/b" in guarded
+    assert "lightkeeper analyze inc-1.zip" in guarded
+
+
+def test_what_is_being_made_is_told_and_asked_for_again_also_without_a_script() -> None:
+    making = page({**body(), "bundle": BUNDLE}, drawn=Drawn(Stage.MAKING))
+    assert "are being made" in making
+    assert '<noscript><meta http-equiv="refresh"' in making
+    ready = page({**body(), "bundle": BUNDLE}, drawn=Drawn(Stage.READY, parts={"look": "x"}))
+    assert "http-equiv" not in ready
+
+
+def test_why_there_is_no_picture_is_told_and_the_rest_of_the_page_is_there() -> None:
+    text = page({**body(), "bundle": BUNDLE}, drawn=Drawn(Stage.FAILED, "the bundle is damaged"))
+    assert "There is no picture of the evidence: the bundle is damaged" in text
+    assert "What was done" in text
+
+
+def test_ten_thousand_victims_are_told_by_group_and_few_by_name() -> None:
+    victims = tuple(f"rg_{n // 8}.{n % 8}" for n in range(10_000))
+    one = hang()
+    few = replace(one, verdict=replace(one.verdict, victims=victims[:3]))
+    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in page(body(one=few))
+    many = page(body(one=replace(one, verdict=replace(one.verdict, victims=victims))))
+    assert "10,000 ranks of 1,250 groups: " in many
+    assert '<a href="/groups/rg_0">rg_0</a> (8)' in many
+    assert "and 1,226 more" in many
+    assert len(many) < 60_000
+
+
+def test_names_of_ranks_groups_and_hosts_lead_to_their_pages() -> None:
+    text = page(body())
+    for path in ("/ranks/rg_1.0", "/groups/rg_1", "/hosts/node1", "/hosts/node4"):
+        assert f'<a href="{path}">' in text
+
+
+def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
+    before = {"id": "inc-0", "kind": "straggler", "first_seen_s": 50.0, "what": "evicted, resolved",
+              "same": "host node1"}  # fmt: skip
+    told = rows(page(body(), earlier=[before]))
+    heads = ["kind", "when", "first seen", "what", "the same"]
+    assert told[told.index(heads) + 1] == [
+        "straggler", "32 min ago", "1970-01-01 00:00:50 UTC", "evicted, resolved", "host node1",
+    ]  # fmt: skip
 
 
 def test_all_of_them_newest_first_each_with_its_page() -> None:
-    text = incidents_page([body()])
-    assert '<a href="/incidents/inc-1">inc-1</a>' in text
-    assert "None so far." in incidents_page([])
+    text = listing([body()])
+    assert '<a href="/incidents/inc-1">' in text
+    told = rows(text)[1]
+    assert told[0] == "✓ resolved !! critical"
+    assert told[1].startswith("rg_1.0 stood still")
+    assert told[4].startswith("✓ evictedrg_1, by lightkeeper")
+
+
+def test_who_can_judge_it_is_told_how_and_who_cannot_is_told_why() -> None:
+    text = page(body())
+    assert "&quot;verdict&quot;: &quot;wrong&quot;" in text
+    assert "lightkeeper incidents inc-1 --mark right|wrong|unclear" in text
+    standby = page(body(), why_not="another monitor acts")
+    assert "It cannot be judged here: another monitor acts" in standby
+    assert "<button" not in standby
+
+
+def test_an_empty_list_explains_itself() -> None:
+    assert "nothing was seen that went wrong" in listing([])
+    chosen = listing([], Asked(kind="dead"), remembered=7)
+    assert "None of 7 incidents fits this." in chosen
+    assert '<option value="dead" selected="">dead</option>' in chosen
+    assert '<a href="/incidents">show all</a>' in chosen
+
+
+def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
+    evil = '"><script>alert(1)</script>'
+    text = listing([], Asked(group=evil, since=evil), wrong=f"since is {evil!r}, expected a span")
+    assert "<script" not in text
+    assert 'role="alert"' in text
+
+
+def test_the_list_tells_what_all_of_them_came_to() -> None:
+    totals = {
+        "unit": "rank-seconds", "incidents": 5,
+        "reviews": {"evictions": 4, "right": 2, "wrong": 1, "unclear": 0},
+        "lost": {"low": 100.0, "high": 100.0, "unknown": 1},
+        "saved": {"low": 300.0, "high": 900.0, "unknown": 0},
+    }  # fmt: skip
+    text = re.sub("<[^>]*>", " ", listing([body()], totals=totals))
+    shown = " ".join(text.split())
+    assert "evictions 4 2 right, 1 wrong, 1 not judged" in shown
+    assert "lost 100 rank-seconds; not known of 1" in shown
+    assert "saved 300 to 900 rank-seconds" in shown

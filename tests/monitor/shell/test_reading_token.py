@@ -26,6 +26,7 @@ from monitor.snapshot import Failure, Unreachable
 from monitor.targets import Registry, Source, Target
 from tests.monitor.shell.doubles import HandClock, Memory
 from tests.monitor.shell.fakes import FakeFleet
+from tests.page.views import crowd
 from worker_server.wire import StateReport, to_json
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -107,8 +108,8 @@ def desk_of(rank, fetcher: Fetcher, **more) -> FlaskClient:
     registry.register(rank.registration())
     desk = Desk(
         clock=HandClock(), registry=registry, quarantine=Quarantine(HandClock(), Memory()),
-        fetcher=fetcher, metrics=CollectorRegistry(), view=lambda: None, evict=lambda *_: None,
-        tick_s=1.0, version="0", **{"token": "secret", **more},
+        fetcher=fetcher, metrics=CollectorRegistry(), evict=lambda *_: None, tick_s=1.0,
+        version="0", **{"token": "secret", "view": lambda: None, **more},
     )  # fmt: skip
     return create_app(desk).test_client()
 
@@ -156,14 +157,16 @@ def test_on_loopback_ranks_are_read_by_who_names_this_machine(fleet, fetcher, de
     )
 
 
-def test_the_page_offers_no_links_that_would_be_refused(fleet, fetcher):
-    rank = fleet.add()
-    plain, guarded = "<body>", '<body class="guarded">'
+def test_the_pages_offer_no_links_that_would_be_refused(fleet, fetcher):
+    rank, seen = fleet.add(), crowd(1, 1)
     opened = {**NETWORK, "open_reads": True}
-    for desk, body in ((LOCAL, plain), (NETWORK, guarded), (opened, plain)):
-        assert body in desk_of(rank, fetcher, **desk).get("/").text
-    with desk_of(rank, fetcher).get("/static/page.js") as script:
-        assert '"guarded"' in script.text
+    for desk, linked in ((LOCAL, True), (NETWORK, False), (opened, True)):
+        client = desk_of(rank, fetcher, view=lambda: seen, **desk)
+        for path in ("/", "/groups/rg_0", "/hosts/node-rg_0-0", "/ranks/rg_0.0"):
+            text = client.get(path).text
+            assert ('href="/v1/ranks/rg_0.0/stacks"' in text) is linked, path
+            if path != "/":
+                assert ("Authorization: Bearer" in text.partition('id="acts"')[0]) is not linked
 
 
 def test_open_reads_come_from_the_command_line_or_the_environment(monkeypatch) -> None:

@@ -1,0 +1,167 @@
+"""An incident in one sentence, rungs in words, and the drawing of its course."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from monitor.detectors.verdict import Kind
+from monitor.incident import State
+from monitor.reports.incident_deeds import rung_words
+from monitor.reports.incident_picture import events, picture
+from monitor.reports.incident_words import facts, sentence_of, title
+from monitor.snapshot import Rung, RungOutcome, RungResult
+from tests.monitor.audit.scene import EVICTION, MARKS, hang
+from tests.monitor.reports.test_incident import HELD, body
+
+OPEN = {"state": State.FIRING, "resolution": None, "story": hang().story[:2]}
+BEFORE = replace(
+    MARKS, evict_asked_s=None, left_quorum_s=None, survivor_commit_s=None, rejoined_s=None
+)
+
+
+def told(**changes: Any) -> dict[str, tuple[str, str, str]]:
+    made = body(**changes)
+    return {one.name: (one.word, one.more, one.tone) for one in facts(made, 160.0)}
+
+
+def test_an_eviction_that_went_well_is_one_sentence() -> None:
+    assert sentence_of(body()) == (
+        "rg_1.0 stood still (on node1) from 00:01:40 UTC; after 11 s lightkeeper evicted rg_1; it "
+        "is over since 00:01:56 UTC; rg_1 is back since 00:02:16 UTC and the job trains again."
+    )
+
+
+def test_five_facts_answer_what_is_asked_first() -> None:
+    assert told() == {
+        "who": ("rg_1.0", "node1, likely", "idle"),
+        "since": ("00:01:40 UTC", "60 s ago", "idle"),
+        "done": ("evicted", "rg_1, by lightkeeper", "good"),
+        "over": ("yes", "after 16 s", "good"),
+        "training": ("yes", "rg_1 is back since 00:02:16 UTC and the job trains again", "good"),
+    }
+
+
+def test_while_it_fires_and_is_held_the_job_stands() -> None:
+    one = hang(**OPEN, milestones=BEFORE)
+    found = told(one=one, evictions=(), rows=(HELD,))
+    assert found["done"] == ("nothing: held back", "by cool down", "away")
+    assert found["over"] == ("no", "for 60 s by now", "bad")
+    assert found["training"][0] == "no"
+    assert "it is not over; the job stands" in sentence_of(
+        body(one=one, evictions=(), rows=(HELD,))
+    )
+
+
+def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
+    one = hang(milestones=replace(MARKS, rejoined_s=None))
+    assert told(one=one)["training"] == (
+        "yes, without rg_1", "the other groups train since 00:01:57 UTC, without rg_1 so far",
+        "wait",
+    )  # fmt: skip
+
+
+def test_that_nobody_saw_a_commit_is_not_taken_for_training() -> None:
+    assert told(one=hang(milestones=BEFORE), evictions=())["training"][0] == "not known"
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=str)
+def test_every_kind_has_a_title_that_needs_no_manual(kind: Kind) -> None:
+    one = hang()
+    one = replace(one, kind=kind, verdict=replace(one.verdict, kind=kind))
+    for culprits in (one.culprits, ()):
+        words = title(body(one=replace(one, culprits=culprits)))
+        assert "_" not in words.replace("rg_1", "")
+        assert words[0].isupper() or words.startswith("rg_1.0 ")
+
+
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        ('rg_1.0 answered 200: {"schema":1,"signalled":["SIGKILL"],"gone":true}',
+         "rg_1.0 got SIGKILL and is gone"),
+        (('rg_1.0 answered 200: {"schema":1,"signalled":["SIGTERM","SIGKILL"],"gone":false}; '
+         'rg_1.1 asked; rg_1.2 answered 200: {"schema":1,"signalled":[],"gone":true}'),
+         ("rg_1.0 got SIGTERM and then SIGKILL and is not gone yet; rg_1.1 asked; "
+         "rg_1.2 was gone already")),
+        ('rg_1.0 answered 409: {"error":"another incarnation"}',
+         "rg_1.0 refused (409): another incarnation"),
+        ("rg_1.0 answered 200: {broken", "rg_1.0 answered 200: {broken"),
+        ('rg_1.0 answered 200: {"gone":"<b>"}', 'rg_1.0 answered 200: {"gone":"<b>"}'),
+        ("launchers are refused on node1", "launchers are refused on node1"),
+    ],
+    ids=["gone", "several", "refused", "cut off", "another schema", "no answer"],
+)  # fmt: skip
+def test_answers_of_worker_servers_are_told_in_words(detail: str, words: str) -> None:
+    assert rung_words({"rung": "worker_evict", "detail": detail}) == words
+
+
+def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
+    assert [(one.label, one.start_s, one.end_s) for one in events(body())] == [
+        ("not seen yet", 100.0, 105.0),
+        ("first seen", 105.0, 106.0),
+        ("firing", 106.0, 111.0),
+        ("held: cool down", 106.0, 108.0),
+        ("held: budget", 108.0, 110.5),
+        ("decided", 110.5, 110.5),
+        ("asked: rg_1", 111.0, 111.0),
+        ("gate refuses it", 111.0, 111.2),
+        ("Lighthouse kill", 111.1, 113.1),
+        ("WorkerServers", 113.1, None),
+        ("processes gone", 115.0, 115.0),
+        ("left the quorum", 116.0, 116.0),
+        ("resolved", 116.0, 116.0),
+        ("others commit", 117.0, 117.0),
+        ("back", 136.0, 136.0),
+    ]
+
+
+def boxes(drawing: str) -> dict[str, tuple[float, float]]:
+    """Left edge and width of each phase."""
+    found = re.findall(
+        r'<g class="phase (\w+)"><title>.*?</title><rect x="([\d.]+)" y="0" width="([\d.]+)"',
+        drawing,
+    )
+    return {tone: (float(x), float(wide)) for tone, x, wide in found}
+
+
+def test_behind_the_rows_stands_what_the_job_did() -> None:
+    assert boxes(picture(body(), 2000.0)) == {
+        "bad": (254.0, pytest.approx(820 * 17 / 36, abs=0.1)),
+        "wait": (
+            pytest.approx(254 + 820 * 17 / 36, abs=0.1),
+            pytest.approx(820 * 19 / 36, abs=0.1),
+        ),
+    }
+
+
+def test_a_long_wait_is_cut_short_and_the_cut_is_drawn() -> None:
+    late = hang(milestones=replace(MARKS, rejoined_s=100_000.0))
+    drawing = picture(body(one=late), 200_000.0)
+    assert "28 h, cut short" in drawing
+    found = boxes(drawing)
+    assert found["bad"][1] > 200, "what happened before keeps its room"
+    assert "cut short" not in picture(body(), 2000.0)
+
+
+def test_an_open_incident_is_drawn_up_to_now() -> None:
+    one = hang(**OPEN, milestones=BEFORE)
+    drawing = picture(body(one=one, evictions=(), rows=(HELD,)), 160.0)
+    assert "+6.0 s, 54 s and on" in drawing
+    assert "the job stands: 60 s" in drawing
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 1e300, -1e300], ids=str)
+def test_a_damaged_store_spoils_a_row_and_not_the_page(odd: float) -> None:
+    rungs = (RungOutcome(Rung.GATE, odd, odd, "x", RungResult.WORKED, 1.0),)
+    one = hang(milestones=replace(MARKS, survivor_commit_s=odd))
+    made = body(one=one, evictions=(replace(EVICTION, rungs=rungs),))
+    made["evictions"][0]["gone_s"] = odd
+    drawing = picture(made, 2000.0)
+    assert "nan" not in drawing
+    assert "inf" not in drawing
+    assert sentence_of(made)

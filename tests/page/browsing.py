@@ -1,0 +1,107 @@
+"""Opens pages in chromium, and judges them: errors of JavaScript, accessibility, width."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+EXPECTED = ("Failed to load resource", "net::ERR_")
+"""Of a request that failed (a monitor away, a token refused): chromium logs those by itself, and no
+code of ours can keep it from that. Errors of code and of the policy read otherwise."""
+
+
+@contextmanager
+def chromium(*more: str) -> Iterator[Browser]:
+    """A browser of its own; skips the test where there is none.
+
+    Playwright's synchronous half keeps an event loop on the thread until it is left.
+    """
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage", *more]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Opened:
+    """The pages of one test."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts = []
+        self.errors: list[str] = []
+        """Of JavaScript and of the Content-Security-Policy."""
+
+    def open(self, url: str, *, width: int = 1440, height: int = 900, scheme: str = "light",
+             script: bool = True, until: str = "load", **context) -> Page:  # fmt: skip
+        """A page in a context of its own, loaded.
+
+        Args:
+            url: where it is.
+            width: of the viewport, in CSS pixels.
+            height: of the viewport.
+            scheme: `light` or `dark`.
+            script: whether it may run JavaScript.
+            until: what Playwright waits for.
+            context: further options of `Browser.new_context`.
+        """
+        made = self._browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme,
+            java_script_enabled=script, **context,
+        )  # fmt: skip
+        self._contexts.append(made)
+        page = made.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._heard)
+        page.goto(url, wait_until=until)
+        return page
+
+    def _heard(self, message) -> None:
+        if message.type == "error" and not any(one in message.text for one in EXPECTED):
+            self.errors.append(message.text)
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+
+
+def assert_accessible(page: Page) -> None:
+    """Axe-core finds nothing serious or critical."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    found = axe.Axe().run(page).response["violations"]
+    grave = [
+        f"{one['id']} ({one['impact']}): {one['help']}: "
+        + "; ".join(str(node["target"]) for node in one["nodes"][:5])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert not grave, "\n".join(grave)
+
+
+def assert_fits(page: Page) -> None:
+    """Nothing is wider than the window: no horizontal scroll bar."""
+    wide = page.evaluate(
+        """() => {
+          const room = document.documentElement.clientWidth;
+          if (document.documentElement.scrollWidth <= room) return [];
+          return [...document.querySelectorAll("body *")]
+            .filter((one) => one.getBoundingClientRect().right > room + 0.5)
+            .slice(0, 5).map((one) => one.outerHTML.slice(0, 160));
+        }"""
+    )
+    assert not wide, wide

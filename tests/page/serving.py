@@ -1,0 +1,122 @@
+"""The real application on waitress over a view that the test chooses and changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from monitor.app import Desk, Server, create_app
+from monitor.clock import Clock
+from monitor.config import KeeperConfig
+from monitor.fetch import Fetcher
+from monitor.names import GroupName, IncidentId
+from monitor.pausing import PauseSwitch
+from monitor.quarantine import Quarantine
+from monitor.rulebook import standing
+from monitor.targets import Registry
+from monitor.view import View
+from tests.monitor.shell.doubles import HandClock, Memory
+from worker_server.wire import Registration
+
+TOKEN = "secret"
+
+
+class Switches:
+    """Keeps no switch."""
+
+    def save_switch(self, name: str, body: str | None) -> None:
+        pass
+
+    def flush(self) -> bool:
+        return True
+
+
+class Stage:
+    """A monitor without a loop: it shows what it is given.
+
+    Args:
+        view: what it shows first.
+        port: 0 takes a free one; a given one is what a restarted monitor has again.
+        desk: fields of the desk that differ, `token=None` or `loopback=False` among them.
+    """
+
+    def __init__(self, view: View | None, *, port: int = 0, clock: Clock | None = None,
+                 **desk: Any) -> None:  # fmt: skip
+        self.view = view
+        self.evicted: list[tuple[str, str, str]] = []
+        """Group, reason and author of every eviction that was asked."""
+        self.clock = clock or HandClock(1.0 if view is None else view.snapshot.now_s)
+        memory = Memory()
+        self.registry = Registry(self.clock, memory)
+        self.quarantine = Quarantine(self.clock, memory)
+        self.pause = PauseSwitch(self.clock, Switches())
+        self.fetcher = Fetcher()
+        self._turning: Turning | None = None
+        if view is not None:
+            for seen in view.snapshot.observations[:64]:  # who is asked through the monitor
+                self.registry.register(Registration(seen.identity, seen.url, 3600.0))
+        self.desk = Desk(**{
+            "clock": self.clock, "registry": self.registry, "quarantine": self.quarantine,
+            "fetcher": self.fetcher, "metrics": CollectorRegistry(), "view": lambda: self.view,
+            "evict": self._evict, "tick_s": 1.0, "version": "0", "token": TOKEN,
+            "rules": standing(KeeperConfig()), "pause": self.pause, **desk,
+        })  # fmt: skip
+        self.server = Server("127.0.0.1", port)
+        self.url = self.server.url
+        self.port = self.server.port
+        self.app = create_app(self.desk)
+        self.server.start(self.app)
+
+    def _evict(self, group: GroupName, reason: str, author: str) -> IncidentId:
+        self.evicted.append((group, reason, author))
+        return IncidentId(f"manual-{group}-1-1")
+
+    def show(self, view: View) -> None:
+        """Be a tick further."""
+        if isinstance(self.clock, HandClock):
+            self.clock.at_s = view.snapshot.now_s
+        self.view = view
+
+    def turn(self, views: Sequence[View] | Callable[[], View], every_s: float = 1.0) -> None:
+        """Show one view after the other, in a thread, as a loop does; ends with `close`."""
+        self._turning = Turning(self, views, every_s)
+
+    def close(self) -> None:
+        """Stop, as a monitor that is told to."""
+        if self._turning is not None:
+            self._turning.close()
+        self.desk.streams.close()
+        self.server.close()
+        self.fetcher.close()
+
+
+class Turning:
+    """Shows views in a thread of its own, over and over."""
+
+    def __init__(self, stage: Stage, views: Sequence[View] | Callable[[], View], every_s: float):
+        self._stage, self._views, self._every_s = stage, views, every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="turning", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._ended.wait(self._every_s):
+            views = self._views
+            self._stage.show(views() if callable(views) else views[turn % len(views)])
+            turn += 1
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(timeout=10)
+
+
+def close_all(stages: Iterable[Stage]) -> None:
+    """Every one, whatever happened to the others."""
+    for stage in stages:
+        with suppress(OSError):
+            stage.close()

@@ -1,0 +1,53 @@
+"""What the tests of pages stand on: views, a server and a browser that really judge."""
+
+from __future__ import annotations
+
+import pytest
+
+from monitor.pipeline import RankHealth
+from tests.monitor.fleet import SimFleet, at, stop
+from tests.monitor.shell.fakes import wait_until
+from tests.page.browsing import Opened, assert_accessible, assert_fits
+from tests.page.views import Simulated, crowd
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_crowd_is_as_healthy_as_it_is_told() -> None:
+    view = crowd(3, 4, {"rg_1.2": RankHealth.DEAD})
+    assert len(view.snapshot.observations) == 12
+    assert view.result.rank_health["rg_1.2"] is RankHealth.DEAD
+    assert view.result.rank_health["rg_1.1"] is RankHealth.HEALTHY
+
+
+def test_a_simulated_fleet_shows_its_incident_and_its_eviction() -> None:
+    view = Simulated(SimFleet(3, 2, [at(30, stop("rg_1.0"))])).run(70)
+    (incident,) = view.incidents
+    assert incident.groups == ("rg_1",)
+    assert [row.action for row in view.decisions[incident.id]][-1] == "evict"
+    assert view.evictions[incident.id].group == "rg_1"
+
+
+def test_an_error_of_a_page_is_noticed(stage, browser) -> None:
+    pages = Opened(browser)
+    page = pages.open(stage(crowd(1, 1)).url + "/incidents")
+    page.evaluate("setTimeout(() => { throw new Error('a bug'); }, 0)")
+    wait_until(lambda: page.evaluate("1") and pages.errors, what="the error is noticed")
+    pages.close()
+    assert pages.errors == ["a bug"]
+
+
+def test_a_fault_of_accessibility_and_a_page_too_wide_are_noticed(stage, opened) -> None:
+    page = opened.open(stage(crowd(1, 1)).url + "/incidents", width=390)
+    assert_fits(page)
+    page.evaluate(
+        """() => {
+          const picture = document.createElement("img");
+          picture.width = 2000; picture.src = "/static/icon.svg";
+          document.querySelector("main").append(picture);
+        }"""
+    )
+    with pytest.raises(AssertionError, match="img"):
+        assert_fits(page)
+    with pytest.raises(AssertionError, match="image-alt"):
+        assert_accessible(page)

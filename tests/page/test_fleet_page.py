@@ -1,0 +1,324 @@
+"""The page of the fleet in a browser: without a script, live, away and back, filtered, by keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.incident import State
+from monitor.pipeline import RankHealth
+from monitor.snapshot import Pause
+from monitor.store import QuarantineEntry
+from tests.monitor.fleet import SimFleet, at, stop
+from tests.monitor.shell.fakes import wait_until
+from tests.page.browsing import assert_accessible, assert_fits
+from tests.page.views import NOW_S, Simulated, crowd
+
+pytestmark = pytest.mark.integration
+
+SICK = {
+    "rg_0.0": RankHealth.STALLED,
+    "rg_0.1": RankHealth.WAITING,
+    "rg_1.0": RankHealth.DEAD,
+    "rg_1.1": RankHealth.UNREACHABLE,
+}
+HOSTILE = "<img/src=x/onerror=alert(1)>&quot;"
+
+
+def live(page) -> None:
+    """The stream is open."""
+    page.wait_for_selector("body[data-mode=stream]")
+
+
+def texts(page, selector: str) -> list[str]:
+    return [one.strip() for one in page.locator(selector).all_inner_texts()]
+
+
+@pytest.fixture(scope="module")
+def faulty():
+    """A real story: a rank stops, its group is evicted and comes back, another stops."""
+    return Simulated(SimFleet(4, 2, [at(30, stop("rg_1.0")), at(75, stop("rg_2.1"))])).run(82)
+
+
+# -- without a script ----------------------------------------------------------------------------
+
+
+def test_without_javascript_the_page_says_everything(stage, opened, faulty) -> None:
+    entry = QuarantineEntry("node9", "ECC errors", "ann", NOW_S, None, None)
+    view = replace(faulty, quarantine=(entry,), observe=True)
+    page = opened.open(stage(view).url, script=False)
+    body = page.inner_text("body")
+    assert page.inner_text("#headline") == "Not training, 1 open incident"
+    for said in ("Observe mode:", "ECC errors", "Who needs attention", "rg_2.1", "stalled",
+                 "Its process is stopped (T)", "229", "never below 1 group",
+                 "a step, busy"):  # fmt: skip
+        assert said in body, said
+    firing = next(one for one in view.incidents if one.state is State.FIRING)
+    assert page.locator(f'#incidents a[href="/incidents/{firing.id}"]').count() == 1
+    assert page.locator('#attention a[href="/ranks/rg_2.1"]').count() == 1
+    assert page.locator('a[href="/v1/ranks/rg_2.1/stacks"]').count() > 0
+    assert page.locator("button:visible").count() == 0  # nothing that would do nothing
+    page.get_by_text("From a shell").click()
+    assert "lightkeeper pause" in page.inner_text("#acts")
+
+
+def test_without_javascript_a_thousand_ranks_are_a_grid_with_links(stage, opened) -> None:
+    page = opened.open(stage(crowd(125, 8, SICK)).url, script=False)
+    assert page.locator("#grid > li").count() == 125
+    assert page.get_attribute('#grid a[href="/groups/rg_0"]', "aria-label") == (
+        "rg_0, 8 ranks: 6 healthy, 1 waiting, 1 stalled"
+    )
+    linked = page.eval_on_selector_all("#grid a.g", "all => all.map((one) => one.pathname)")
+    assert linked == ["/ranks/rg_0.0", "/ranks/rg_1.0", "/ranks/rg_1.1"]
+    page.get_by_role("link", name="host", exact=True).click()
+    assert page.locator("#grid > li").count() == 125
+    assert page.locator('#grid a[href="/hosts/node-rg_1-0"]').count() == 1
+
+
+def test_banners_say_what_a_person_must_know_first(stage, opened) -> None:
+    view = crowd(
+        2, 1, pause=Pause("switch firmware", "ann", NOW_S, None), observe=True,
+        troubles=("the store cannot be written",), unknown={"straggler": "detector crashed"},
+    )  # fmt: skip
+    page = opened.open(stage(view).url)
+    unlooked = "Such a fault is neither there nor absent: nobody has looked."
+    assert texts(page, "#banners .banner") == [
+        "Paused by ann until a person resumes: switch firmware. Nobody is evicted but by hand.",
+        "Observe mode: the monitor says what it would evict, and evicts nothing.",
+        f"Unknown: straggler: detector crashed. {unlooked}",
+        "Trouble: The store cannot be written",
+    ]
+    assert page.inner_text("#headline") == "Training, 1 kind of fault unknown"
+
+
+def test_before_the_first_tick_the_page_waits_for_it(stage, opened) -> None:
+    monitor = stage(None)
+    page = opened.open(monitor.url)
+    assert page.inner_text("h1") == "Starting"
+    monitor.show(crowd(1, 1))
+    page.wait_for_selector("#headline")
+
+
+# -- live ----------------------------------------------------------------------------------------
+
+
+def test_a_change_arrives_by_the_stream_and_changes_nothing_else(stage, opened) -> None:
+    monitor = stage(crowd(125, 8))
+    page = opened.open(monitor.url)
+    live(page)
+    assert page.inner_text("#headline") == "Training, all 1,000 ranks well"
+    page.evaluate(
+        """() => {
+          window.touched = new Set();
+          new MutationObserver((all) => {
+            for (const one of all) {
+              const item = one.target.closest?.("li[data-key]");
+              if (item) window.touched.add(item.dataset.key);
+            }
+          }).observe(document.getElementById("grid"),
+                     { subtree: true, childList: true, attributes: true });
+        }"""
+    )
+    monitor.show(crowd(125, 8, SICK, tick=101))
+    page.wait_for_selector("#headline:text('3 ranks not well')")
+    assert page.evaluate("[...window.touched].sort()") == ["rg_0", "rg_1"]
+    assert page.inner_text("#figures").split()[1] == "1,101"
+    assert texts(page, "#attention tbody tr td:first-child") == ["rg_1.0", "rg_1.1", "rg_0.0"]
+    assert page.title() == "Training, 3 ranks not well · lightkeeper"
+
+
+def test_groups_come_and_go_on_the_open_page_in_their_order(stage, opened) -> None:
+    monitor = stage(crowd(3, 20))
+    page = opened.open(monitor.url)
+    live(page)
+    monitor.show(crowd(0, 20, names=["rg_10", "rg_2", "rg_0"], tick=101))
+    page.wait_for_selector('#grid a[href="/groups/rg_10"]')
+    assert page.eval_on_selector_all("#grid > li", "all => all.map((one) => one.dataset.key)") == [
+        "rg_0", "rg_2", "rg_10",
+    ]  # fmt: skip
+
+
+def test_what_the_script_has_drawn_is_what_the_server_would_have_written(
+    stage, opened, faulty
+) -> None:
+    monitor = stage(crowd(4, 2))
+    page = opened.open(monitor.url)
+    live(page)
+    monitor.show(faulty)
+    page.wait_for_selector("#headline:text('1 open incident')")
+    drawn = page.evaluate("document.querySelector('main').innerText")
+    page.reload()
+    assert page.evaluate("document.querySelector('main').innerText") == drawn
+
+
+def test_who_holds_the_keyboard_keeps_it_while_the_page_changes(stage, opened) -> None:
+    monitor = stage(crowd(125, 8, SICK))
+    page = opened.open(monitor.url)
+    live(page)
+    page.locator("details.policy summary").click()
+    link = page.locator('#attention a[href="/ranks/rg_0.0"]')
+    link.focus()
+    monitor.show(crowd(125, 8, {"rg_0.0": RankHealth.STALLED}, tick=101))  # two rows above it go
+    page.wait_for_selector("#headline:text('1 rank not well')")
+    assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_0.0"
+    assert page.locator("details.policy").get_attribute("open") is not None
+
+
+def test_without_a_free_stream_the_page_polls(stage, opened) -> None:
+    monitor = stage(crowd(2, 2))
+    taken = [monitor.desk.streams.take() for _ in range(12)]
+    page = opened.open(monitor.url)
+    page.wait_for_selector("body[data-mode=poll]")
+    monitor.show(crowd(2, 2, SICK, tick=101))
+    page.wait_for_selector("#headline:text('3 ranks not well')")
+    assert all(taken)
+
+
+def test_a_monitor_that_is_away_is_told_and_found_again(stage, opened) -> None:
+    monitor = stage(crowd(2, 2), tick_s=0.2)
+    page = opened.open(monitor.url)
+    live(page)
+    monitor.close()
+    page.wait_for_selector("#away .banner:text('Monitor away since')")
+    assert "stale" in page.get_attribute("body", "class")
+    stage(crowd(2, 2, SICK, tick=500), port=monitor.port, tick_s=0.2)
+    page.wait_for_selector("#headline:text('3 ranks not well')", timeout=30_000)
+    assert page.locator("#away .banner").count() == 0
+    assert "stale" not in page.get_attribute("body", "class")
+
+
+def test_a_page_that_nobody_looks_at_holds_no_stream(stage, opened) -> None:
+    monitor = stage(crowd(2, 2))
+    monitor.turn(lambda: crowd(2, 2, tick=monitor.view.snapshot.tick + 1), every_s=0.1)
+    page = opened.open(monitor.url)
+    live(page)
+    assert monitor.desk.event_streams() == 1
+    page.close()
+    wait_until(lambda: monitor.desk.event_streams() == 0, what="the stream ends")
+
+
+def test_hostile_names_stay_text(stage, opened) -> None:
+    view = crowd(2, 2, {f"{HOSTILE}.0": RankHealth.DEAD}, names=["rg_0", HOSTILE])
+    monitor = stage(crowd(1, 1))
+    page = opened.open(monitor.url)
+    live(page)
+    monitor.show(view)
+    page.wait_for_selector("#headline:text('1 rank not well')")
+    assert HOSTILE in page.inner_text("#grid")
+    assert f"{HOSTILE}.0" in page.inner_text("#attention")
+    page.reload()
+    assert HOSTILE in page.inner_text("#grid")
+    assert page.locator("main img").count() == 0
+    page.locator("#grid .who", has_text=HOSTILE).click()
+    assert page.inner_text("h1").split("\n")[:2] == ["Replica group", HOSTILE]
+    assert page.locator("main img").count() == 0
+
+
+# -- filter and keys -----------------------------------------------------------------------------
+
+
+def test_the_filter_shows_whom_it_names_and_follows_changes(stage, opened) -> None:
+    monitor = stage(crowd(125, 8, SICK))
+    page = opened.open(monitor.url)
+    live(page)
+    shown = page.locator("#grid > li:visible")
+    page.select_option("#filter-state", "not healthy")
+    assert [one.get_attribute("data-key") for one in shown.all()] == ["rg_0", "rg_1"]
+    assert "2 of 125 shown" in page.inner_text("#filter")
+    monitor.show(crowd(125, 8, {"rg_7.7": RankHealth.STARTING}, tick=101))
+    page.wait_for_selector('#grid > li[data-key="rg_7"]:visible')
+    assert shown.count() == 1
+    page.select_option("#filter-state", "any state")
+    page.fill("#filter-text", "RG_12")
+    assert shown.count() == 6  # rg_12 and rg_120 to rg_124
+    page.press("#filter-text", "Escape")
+    assert shown.count() == 125
+
+
+def test_the_grid_is_one_stop_and_arrows_move_in_it(stage, opened) -> None:
+    page = opened.open(stage(crowd(125, 8, SICK)).url)
+    live(page)
+
+    def where() -> str:
+        return page.evaluate("document.activeElement.pathname")
+
+    assert page.locator('#grid a[tabindex="0"]').count() == 1
+    page.focus("#filter-state")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")  # past the two links of the grouping
+    assert where() == "/groups/rg_0"
+    for key, path in (("ArrowRight", "/ranks/rg_0.0"), ("ArrowRight", "/groups/rg_1"),
+                      ("ArrowLeft", "/ranks/rg_0.0"), ("End", "/groups/rg_124"),
+                      ("Home", "/groups/rg_0")):  # fmt: skip
+        page.keyboard.press(key)
+        assert where() == path
+    page.keyboard.press("ArrowDown")
+    below = where()
+    assert below not in ("/groups/rg_0", "/groups/rg_1")
+    page.keyboard.press("ArrowUp")
+    assert where() == "/groups/rg_0"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{below}")
+
+
+def test_keys_are_listed_and_do_what_they_say(stage, opened) -> None:
+    page = opened.open(stage(crowd(2, 2, SICK)).url)
+    live(page)
+    page.keyboard.press("Shift+?")
+    assert page.locator("dialog[open] dt").count() > 5
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "filter-text"
+    page.keyboard.type("fi?")  # in a field they are letters
+    assert page.input_value("#filter-text") == "fi?"
+    page.keyboard.press("Escape")
+    page.locator("h2").first.click()
+    page.keyboard.press("a")
+    assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_1.0"
+    page.keyboard.press("i")
+    page.wait_for_url("**/incidents")
+
+
+def test_the_first_tab_skips_to_the_content(stage, opened) -> None:
+    page = opened.open(stage(crowd(2, 2)).url)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    width = page.evaluate("getComputedStyle(document.querySelector('.home'), null).outlineStyle")
+    page.focus(".home")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert width != page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+
+
+# -- looks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("groups", [5, 125], ids=["10 ranks", "1,000 ranks"])
+def test_the_page_is_accessible_and_fits_a_phone(stage, opened, scheme: str, groups: int) -> None:
+    size = 2 if groups == 5 else 8
+    sick = {**SICK, "rg_3.0": RankHealth.STARTING}
+    hosts = (QuarantineEntry(f"node-rg_2-{'x' * 60}", "ECC " * 30, "ann", NOW_S, None, None),)
+    view = crowd(groups, size, sick, quarantine=hosts, troubles=("a trouble " + "y" * 90,),
+                 evicting=frozenset({"rg_4"}), hosts_a_group=2)  # fmt: skip
+    monitor = stage(view)
+    for width in (1440, 390):
+        page = opened.open(monitor.url, width=width, scheme=scheme)
+        live(page)
+        assert_accessible(page)
+        assert_fits(page)
+        page.close()
+
+
+def test_every_state_has_a_shape_of_its_own(stage, opened) -> None:
+    states = list(RankHealth)
+    sick = {f"rg_{n}.0": state for n, state in enumerate(states)}
+    page = opened.open(stage(crowd(len(states), 1, sick)).url, script=False)
+    shapes = texts(page, "#legend .glyph")
+    assert len(shapes) == len(states) == len(set(shapes))

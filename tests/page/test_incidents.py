@@ -1,0 +1,213 @@
+"""Pages of incidents in a browser: what they look like to it, and what their script keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from monitor.audit.books import Books
+from monitor.evidence.draw import draw
+from monitor.incident import State, Transition
+from monitor.reports.incident_evidence import Drawn, Stage
+from monitor.view import BundleView, View
+from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, WRONG, hang
+from tests.monitor.evidence.test_drawings import REAL
+from tests.monitor.reports.test_incident import RUNGS
+from tests.monitor.shell.fakes import wait_until
+from tests.page.browsing import assert_accessible, assert_fits
+from tests.page.serving import TOKEN
+from tests.page.views import crowd
+
+pytestmark = pytest.mark.integration
+EVIL = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
+OPEN = replace(
+    MARKS, evict_asked_s=None, left_quorum_s=None, survivor_commit_s=None, rejoined_s=None
+)
+FIRING = hang(state=State.FIRING, milestones=OPEN, resolution=None, story=hang().story[:2])
+
+
+def view(*incidents: Any, **more: Any) -> View:
+    """A fleet that had these."""
+    base = crowd(3, 2)
+    return replace(
+        base,
+        snapshot=replace(base.snapshot, now_s=2000.0),
+        incidents=incidents or (hang(),),
+        decisions={ID: more.pop("rows", ROWS)},
+        bundles={ID: BundleView(2048, 1.0)},
+        books=Books(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))},
+                    reviews=more.pop("reviews", {})),
+        **more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def parts() -> Mapping[str, str]:
+    """What is drawn of the bundle of a real fleet."""
+    return draw(REAL)
+
+
+def told(parts: Mapping[str, str], stamp: str = "1-1") -> Drawn:
+    return Drawn(Stage.READY, parts=parts, stamp=stamp)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_pages_fit_and_are_accessible(width, scheme, stage, opened, parts) -> None:
+    full = view(hang(), evictions=(replace(EVICTION, rungs=RUNGS),), reviews={ID: WRONG})
+    monitor = stage(full, drawn=lambda _: told(parts))
+    for path in ("/incidents/inc-1", "/incidents", "/incidents?kind=dead", "/incidents?since=odd"):
+        page = opened.open(monitor.url + path, width=width, scheme=scheme)
+        for folded in page.locator("details").all():
+            folded.evaluate("one => { one.open = true; }")
+        assert_fits(page)
+        assert_accessible(page)
+
+
+def test_it_reads_without_a_script_and_waits_for_what_is_made(stage, opened, parts) -> None:
+    drawn = [Drawn(Stage.MAKING)]
+    monitor = stage(view(), drawn=lambda _: drawn[0])
+    page = opened.open(monitor.url + "/incidents/inc-1", script=False)
+    assert "are being made" in page.inner_text("main")
+    drawn[0] = told(parts)
+    page.wait_for_selector("#stacks", timeout=15_000)  # it asks again by itself
+    text = page.inner_text("main")
+    assert "after 11 s lightkeeper evicted rg_1" in text
+    assert "_hold_gil (trainer/faults.py:228)" in text
+    assert "lightkeeper incidents inc-1 --mark right|wrong|unclear" in text
+
+
+def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, parts) -> None:
+    monitor = stage(view(FIRING, evictions=(), rows=()), drawn=lambda _: told(parts))
+    page = opened.open(monitor.url + "/incidents/inc-1", width=390)
+    assert page.get_attribute("#story", "data-live") == "open"
+    folded = page.locator("#stacks details.crowd").nth(1)
+    folded.locator("summary").first.click()
+    page.evaluate("""() => {
+        document.querySelector("#collectives .draw").scrollLeft = 120;
+        document.querySelector("#course .draw").scrollLeft = 40;
+        document.querySelector("#course details").open = true;
+        document.querySelector("#who a").focus();
+        window.scrollTo(0, 900);
+        window.same = document.querySelector("#stacks");
+    }""")
+    place = "document.querySelector('#evidence').getBoundingClientRect().top"
+    before = page.evaluate(place)
+    monitor.show(view(
+        replace(FIRING, story=(*FIRING.story, Transition(107.0, "severity", "worse"))), rows=ROWS,
+    ))  # fmt: skip
+    wait_until(lambda: "cool down" in page.inner_text("#decisions"), 10, "the news is shown")
+    kept = page.evaluate("""() => ({
+        strip: document.querySelector("#collectives .draw").scrollLeft,
+        course: document.querySelector("#course .draw").scrollLeft,
+        open: document.querySelector("#course details").open,
+        focus: document.activeElement.getAttribute("href"),
+        same: document.querySelector("#stacks") === window.same,
+    })""")
+    assert kept == {"strip": 120, "course": 40, "open": True, "focus": "/ranks/rg_1.0",
+                    "same": True}  # fmt: skip
+    assert folded.evaluate("one => one.open")
+    assert abs(page.evaluate(place) - before) < 60, "what is read stays where it is"
+
+
+def test_it_tells_when_it_is_over_and_then_asks_no_more(stage, opened, parts) -> None:
+    drawn = [Drawn(Stage.MAKING)]
+    monitor = stage(view(FIRING, evictions=(), rows=()), drawn=lambda _: drawn[0])
+    page = opened.open(monitor.url + "/incidents/inc-1")
+    drawn[0] = told(parts)
+    page.wait_for_selector("#stacks .crowd")
+    monitor.show(view())
+    page.wait_for_selector("#story[data-live=over]")
+    assert "rg_1 is back since" in page.inner_text("#story")
+
+
+def test_one_that_is_over_is_not_asked_for_again(stage, opened, parts) -> None:
+    monitor = stage(view(), drawn=lambda _: told(parts))
+    page = opened.open("about:blank")
+    page.clock.install()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for one, times in ((view(), 1), (view(FIRING, evictions=(), rows=()), 2)):
+        monitor.show(one)
+        asked.clear()
+        page.goto(monitor.url + "/incidents/inc-1")
+        page.clock.run_for(1500)
+        page.wait_for_load_state("networkidle")
+        assert len([url for url in asked if "/incidents/" in url]) == times
+
+
+def test_a_monitor_that_went_away_is_told_and_what_was_shown_stays(stage, opened) -> None:
+    monitor = stage(view(FIRING))
+    page = opened.open(monitor.url + "/incidents/inc-1")
+    monitor.close()
+    page.wait_for_selector("#away")
+    assert "does not answer" in page.inner_text("#away")
+    assert "rg_1.0 stood still" in page.inner_text("#story")
+
+
+def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opened) -> None:
+    one = replace(
+        FIRING, verdict=replace(FIRING.verdict, reason=EVIL, evidence={EVIL: EVIL}, victims=(EVIL,))
+    )
+    monitor = stage(view(FIRING, evictions=()), drawn=lambda _: Drawn(Stage.FAILED, EVIL))
+    page = opened.open(monitor.url + "/incidents/inc-1")
+    monitor.show(view(one, evictions=()))
+    wait_until(lambda: "<script>" in page.inner_text("#who"), 10, "the new texts are shown")
+    assert "owned" not in page.title()
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_person_judges_it_with_the_token_and_sees_what_was_said(stage, opened) -> None:
+    said = []
+
+    def judge(incident_id, review) -> None:
+        said.append((incident_id, str(review.judgement), review.by, review.note))
+        monitor.show(view(reviews={ID: review}))
+
+    monitor = stage(view(), review=judge)
+    page = opened.open(monitor.url + "/incidents/inc-1", width=390)
+    page.click("#review button:text('Cannot tell')")
+    page.fill("dialog input[name=token]", "other")
+    assert page.locator("dialog input[name=author]:required").count() == 1
+    page.fill("dialog input[name=author]", "ann")
+    assert_accessible(page)
+    page.click("dialog button[type=submit]")
+    page.wait_for_selector("dialog .answer.bad")
+    assert "wrong or missing token" in page.inner_text("dialog .answer")
+    page.fill("dialog input[name=token]", TOKEN)
+    page.fill("dialog input[name=reason]", EVIL)
+    page.click("dialog button[type=submit]")
+    page.click("dialog button:text('Close')")
+    wait_until(lambda: "judged unclear by ann" in page.inner_text("#review"), 10, "it is shown")
+    assert said == [("inc-1", "unclear", "ann", EVIL)]
+    assert page.locator("main img").count() == 0
+
+
+def test_where_nothing_can_be_changed_the_page_says_why(stage, opened) -> None:
+    page = opened.open(stage(view(), token=None).url + "/incidents/inc-1")
+    assert "no token is configured" in page.inner_text("#review")
+    assert page.locator("#review button").count() == 0
+
+
+def test_what_is_withheld_is_shown_to_who_keeps_the_token_in_this_tab(stage, opened, parts) -> None:
+    monitor = stage(view(FIRING), drawn=lambda _: told(parts), loopback=False)
+    page = opened.open(monitor.url + "/incidents/inc-1")
+    assert "curl -OJ" in page.inner_text("#evidence")
+    assert page.locator("#stacks").count() == 0
+    page.evaluate("token => sessionStorage.setItem('lightkeeper.token', token)", TOKEN)
+    page.reload()
+    page.wait_for_selector("#stacks")
+    assert_accessible(page)
+
+
+def test_the_form_asks_and_leads_to_the_page(stage, opened) -> None:
+    page = opened.open(stage(view()).url + "/incidents", width=390)
+    page.select_option("select[name=kind]", "dead")
+    page.click(".choose button")
+    assert "None of 1 incident fits this." in page.inner_text("main")
+    page.click("text=show all")
+    page.click("#found a")
+    page.wait_for_selector("#story")
