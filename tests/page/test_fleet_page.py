@@ -289,11 +289,13 @@ def test_the_first_tab_skips_to_the_content(stage, opened) -> None:
     assert page.evaluate("document.activeElement.innerText") == "Skip to the content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    width = page.evaluate("getComputedStyle(document.querySelector('.home'), null).outlineStyle")
+    outline = "getComputedStyle(document.querySelector('.home')).outlineStyle"
+    assert page.evaluate(outline) == "none"
     page.focus(".home")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")
-    assert width != page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert page.evaluate("document.activeElement.className") == "home"
+    assert page.evaluate(outline) == "solid"  # who moves by keyboard sees where they are
 
 
 # -- looks ---------------------------------------------------------------------------------------
