@@ -1,4 +1,4 @@
-"""`python -m dashboards`: render, check, push."""
+"""`lightkeeper dashboards` and `python -m dashboards`: render, check, list, export, push."""
 
 from __future__ import annotations
 
@@ -7,34 +7,45 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import render
+from dashboards import bundle, committed, pushing, render, sketch
 
 _EPILOG = """\
 examples:
-  python -m dashboards check
-  python -m dashboards push --url http://127.0.0.1:3000 --token-file ~/.grafana-token --dry-run
-A push needs `pip install 'lightkeeper[grafana]'` and a service account token with the Editor
-role. Without a push: mount grafana/provisioning and grafana/*.json into Grafana.
+  lightkeeper dashboards list
+  lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token --dry-run
+  lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token \\
+      --monitor-url http://head:8470
+  lightkeeper dashboards export /etc/lightkeeper-grafana
+A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
+Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 
-exit status: 0 done; 1 check found a difference, or the push failed; 2 wrong use.
+exit status: 0 done, or nothing to do; 1 a check found a difference, or a push did not do all of
+its work; 2 wrong use.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of `python -m dashboards`."""
+    """The parser of `lightkeeper dashboards`."""
     top = argparse.ArgumentParser(
-        prog="dashboards",
-        description="Render, check and push lightkeeper's Grafana dashboards.",
+        prog="lightkeeper dashboards",
+        description="Lightkeeper's Grafana dashboards: see them, store them in a Grafana.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True)
-    commands.add_parser("render", help="write the JSON anew from the Python")
+    pushing.add_arguments(
+        commands.add_parser("push", help="store in a Grafana what differs from what it has")
+    )
+    listed = commands.add_parser("list", help="the dashboards and what each answers")
+    listed.add_argument("--format", choices=["text", "json"], default="text")
+    out = commands.add_parser("export", help="write them, and provisioning files, into a folder")
+    out.add_argument("folder", type=Path, metavar="DIR")
+    out.add_argument("--monitor-url", metavar="URL", help="where browsers reach the monitor")
+    sketch.add_arguments(
+        commands.add_parser("sketch", help="plain HTML of layout and data, from a Prometheus")
+    )
     commands.add_parser("check", help="is the committed JSON what the Python says?")
-    push = commands.add_parser("push", help="store the committed dashboards in a Grafana")
-    push.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
-    push.add_argument("--token-file", required=True, type=Path, metavar="FILE")
-    push.add_argument("--dry-run", action="store_true", help="say what it would do; send nothing")
+    commands.add_parser("render", help="write the committed JSON anew from the Python")
     return top
 
 
@@ -49,33 +60,24 @@ def _render(*, write: bool) -> int:
     return 1 if paths and not write else 0
 
 
-def _push(url: str, token_file: Path, *, dry_run: bool) -> int:
-    try:
-        from dashboards import publish  # noqa: PLC0415 - only a push needs the client
-    except ImportError as error:
-        print(f"dashboards: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
-        return 1
-    try:
-        boards = publish.committed(render.GRAFANA)
-        publisher = publish.GrafanaPublisher(url, publish.read_token(token_file))
-        if dry_run:
-            for board in boards:
-                print(f"would store {board['uid']} ({board['title']}) in {publish.FOLDER_TITLE}")
-            return 0
-        for address in publisher.push(boards):
-            print(address)
-    except publish.PublishError as error:
-        print(f"dashboards: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit status."""
     args = parser().parse_args(arguments)
-    if args.command == "push":
-        return _push(args.url, args.token_file, dry_run=args.dry_run)
-    return _render(write=args.command == "render")
+    try:
+        match args.command:
+            case "push":
+                return pushing.push(args)
+            case "list":
+                return bundle.show(as_json=args.format == "json")
+            case "export":
+                return bundle.export(args.folder, args.monitor_url)
+            case "sketch":
+                return sketch.sketch(args)
+            case command:
+                return _render(write=command == "render")
+    except (committed.CommittedError, OSError) as error:
+        print(f"dashboards: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

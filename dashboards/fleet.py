@@ -1,134 +1,121 @@
-"""The Fleet dashboard: is it moving, who holds it back, what did the keeper do?
-
-Every panel over the whole fleet aggregates (min, median, max, top 10, count by state); single
-groups and ranks appear only behind the variables. PromQL is kept to Prometheus 2.42.
-"""
+"""Fleet: one screen for a wall. Four rows, four questions, nothing to scroll at 1920 x 1080."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any
 
-from grafana_foundation_sdk.builders import dashboard
-from grafana_foundation_sdk.models import dashboard as model
-
-from dashboards import holding_back, keeper, moving
-from dashboards.panels import BLUE, DATASOURCE, GRAFANA, RED
+from dashboards.colours import GREEN, HEALTH, ORANGE, RED
+from dashboards.deeds import TALL, done, trusted
+from dashboards.frame import Board
+from dashboards.panels import Query, lines, tile
+from dashboards.recurring import PACE, SKEW, goodput_tile, lost_lines, more, suspects_table
 from dashboards.selectors import MONITOR
 
-UID: Final = "lightkeeper-fleet"
 
-
-def fleet() -> dashboard.Dashboard:
-    """The dashboard, not yet rendered."""
-    board = (
-        dashboard.Dashboard("Lightkeeper: fleet")
-        .uid(UID)
-        .description("A TorchFT job: is it moving, who holds it back, what did the keeper do?")
-        .tags(["lightkeeper"])
-        .readonly()
-        .tooltip(model.DashboardCursorSync.CROSSHAIR)
-        .time("now-1h", "now")
-        .refresh("10s")
-    )
-    board = _variables(board)
-    board = _annotations(board)
-    for add in (moving.add, holding_back.add, keeper.add, keeper.add_itself):
-        board = add(board)
-    return board
-
-
-def _query_variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
-    return (
-        dashboard.QueryVariable(name)
-        .label(label)
-        .query(query)
-        .datasource(DATASOURCE)
-        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(model.VariableSort.ALPHABETICAL_ASC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".*")
-        .current(model.VariableOption(text="All", value="$__all"))
+def fleet() -> Board:
+    """The dashboard."""
+    return Board(
+        uid="lightkeeper-fleet",
+        title="Lightkeeper: fleet",
+        about="Is the job making progress, who holds it back, what did the keeper do, can I "
+        "trust it? One screen; each panel leads on.",
+        rows=(
+            ("Is the job making progress?", _progress()),
+            ("Who holds it back?", _holding_back()),
+            ("What did the keeper do?", done()),
+            ("Can I trust it?", trusted()),
+        ),
     )
 
 
-def _variables(board: dashboard.Dashboard) -> dashboard.Dashboard:
-    url = "http://127.0.0.1:8470"
-    return (
-        board.with_variable(
-            dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
-        )
-        .with_variable(
-            _query_variable("monitor", "Monitor", "label_values(lightkeeper_build_info, instance)")
-        )
-        .with_variable(
-            _query_variable("job_id", "Job", "label_values(lightkeeper_rank_alive, job_id)")
-        )
-        .with_variable(
-            _query_variable(
-                "replica_group",
-                "Replica group",
-                f"label_values(lightkeeper_group_step{{{MONITOR}}}, replica_group)",
-            )
-        )
-        .with_variable(
-            dashboard.TextBoxVariable("monitor_url")
-            .label("Monitor's URL for links")
-            .default_value(url)
-            .current(model.VariableOption(text=url, value=url))
-        )
-        .link(
-            dashboard.DashboardLink("Monitor")
-            .type(model.DashboardLinkType.LINK)
-            .url("${monitor_url}")
-            .tooltip("The monitor's own page")
-            .target_blank(True)
-        )
-    )
+def _progress() -> list[Any]:
+    fresh = 'time() - max(lightkeeper_rank_last_commit_timestamp_seconds{job_id=~"$job"})'
+    return [
+        goodput_tile(),
+        tile(
+            "Steps a second",
+            Query(PACE),
+            unit="suffix: steps/s",
+            decimals=2,
+            base=RED,
+            levels={0.000001: GREEN},
+            height=TALL,
+            says="Committed steps a second of the fastest group; groups of one quorum commit "
+            "together. At 0: look at 'Open incidents' below; without one, at the Lighthouse.",
+        ),
+        tile(
+            "Since the last commit",
+            Query(fresh),
+            unit="s",
+            decimals=0,
+            levels={30.0: ORANGE, 120.0: RED},
+            height=TALL,
+            says="Seconds since any rank committed a step. Grows while the fleet stands still: "
+            "see who holds it back, in the next row. Needs the ranks scraped.",
+        ),
+        tile(
+            "Groups in the quorum",
+            Query(
+                f"sum(lightkeeper_quorum_participants{{{MONITOR}}}) / "
+                f"sum(lightkeeper_groups{{{MONITOR}}})"
+            ),
+            unit="percentunit",
+            decimals=0,
+            base=RED,
+            levels={0.5: ORANGE, 1.0: GREEN},
+            height=TALL,
+            links=more("Replica groups", "lightkeeper-groups"),
+            says="Share of the known replica groups in the Lighthouse's quorum. Below 100 % "
+            "somebody restarts, heals or was evicted: 'Replica groups' names them.",
+        ),
+        lines(
+            "Pace",
+            Query(PACE, "steps a second"),
+            unit="suffix: steps/s",
+            width=5,
+            height=TALL,
+            colours={"steps a second": GREEN},
+            says="Steps a second. A dip is an incident or a change of the quorum: the red and "
+            "orange marks say which; hover over one.",
+        ),
+        lost_lines(width=7, height=TALL),
+    ]
 
 
-def _annotation(name: str, colour: str, expr: str, title: str) -> dashboard.AnnotationQuery:
-    return (
-        dashboard.AnnotationQuery()
-        .name(name)
-        .datasource(DATASOURCE)
-        .enable(True)
-        .icon_color(colour)
-        .expr(expr)
-        .title_format(title)
-    )
-
-
-def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:
-    return (
-        board.annotation(
-            _annotation(
-                "Evictions",
-                RED,
-                f"sum by (kind) (increase(lightkeeper_evictions_total{{{MONITOR}}}[1m])) > 0",
-                "eviction: {{kind}}",
-            )
-        )
-        .annotation(
-            _annotation(
-                "Quorum changes",
-                BLUE,
-                f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0",
-                "quorum changed",
-            )
-        )
-        .annotation(_records())
-    )
-
-
-def _records() -> dashboard.AnnotationQuery:
-    """What the monitor wrote into Grafana itself (`--grafana`): regions with words and links."""
-    tagged = dashboard.AnnotationTarget().limit(100).match_any(False).type("tags")
-    return (
-        dashboard.AnnotationQuery()
-        .name("Incidents, evictions and holds")
-        .datasource(GRAFANA)
-        .enable(True)
-        .icon_color(RED)
-        .target(tagged.tags(["lightkeeper"]))  # type: ignore[arg-type]  # the SDK expects a panel's
-    )
+def _holding_back() -> list[Any]:
+    sick = f'sum(lightkeeper_ranks{{{MONITOR}, health=~"stalled|dead|unreachable"}})'
+    return [
+        tile(
+            "Sick ranks",
+            Query(f"{sick} or vector(0)"),
+            levels={1.0: RED},
+            height=TALL,
+            links=more("Replica groups", "lightkeeper-groups"),
+            says="Ranks that are stalled, dead or unreachable. Ranks that wait for others are "
+            "not counted: they are victims. Click for their groups.",
+        ),
+        tile(
+            "Slowest rank",
+            Query(SKEW),
+            unit="suffix:x the median",
+            decimals=2,
+            levels={1.2: ORANGE, 1.5: RED},
+            height=TALL,
+            links=more("Stragglers", "lightkeeper-stragglers"),
+            says="Own work of the slowest rank in a step, against the median. The whole fleet "
+            "runs at its pace; from 1.5 on look at Stragglers for its name.",
+        ),
+        suspects_table(width=9, height=TALL),
+        lines(
+            "Ranks by health",
+            Query(f"sum by (health) (lightkeeper_ranks{{{MONITOR}}})", "{{health}}"),
+            stacked=True,
+            unit="suffix: ranks",
+            width=9,
+            height=TALL,
+            colours=HEALTH,
+            links=more("Replica groups", "lightkeeper-groups"),
+            says="Yellow ranks wait for others. One red rank among yellow ones is the one to "
+            "look at: it stands in 'Suspects', or in Replica groups.",
+        ),
+    ]

@@ -1,163 +1,220 @@
-"""Pushes the committed dashboards into a running Grafana; twice is the same as once.
+"""A push: what differs from the committed dashboards is stored in a Grafana, and nothing else.
 
-The client is grafana-api: archived upstream since 2022, with known traps (it leaks requests'
-exceptions, and raises TypeError or a JSON error on answers that are not what it expects). It
-is used behind this one seam, so that it can be replaced here; every failure leaves as a
-`PublishError` of one line. File provisioning (`grafana/provisioning/`) needs no push at all.
+Theory of operation. Each dashboard is first looked up by its uid. What Grafana has is compared
+with ours, without what Grafana counts itself (id, version): equal is `unchanged`, and no version
+is made. A Grafana that stores a dashboard in other words (newer ones migrate) is recognised by
+the message of its newest version, which holds the digest of what was pushed: nobody has touched
+it since, so it is unchanged as well. An update names the version it was compared with: when
+somebody saves in between, Grafana answers 412 and their work is not lost unseen.
+
+A dashboard that a Grafana reads from files cannot be pushed; that is said, and the others go on.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import requests
-from grafana_api.grafana_api import GrafanaClientError, GrafanaException
-from grafana_api.grafana_face import GrafanaFace
+from dashboards import committed
+from dashboards.client import Grafana, PublishError, RefusedError
 
 FOLDER_UID: Final = "lightkeeper"
 FOLDER_TITLE: Final = "Lightkeeper"
-_TIMEOUT_S: Final = 10.0
-_TRIES: Final = 3
 _CONFLICTS: Final = frozenset({409, 412})
 """What Grafana answers when a folder of that uid or title is there already."""
 
 
-class PublishError(Exception):
-    """The push failed; the message is one line and says what to do."""
+class Action(StrEnum):
+    """What a push does, or would do, with a dashboard."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
 
 
-class GrafanaPublisher:
-    """One Grafana, reached with a service account token."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One dashboard of a push."""
 
-    def __init__(
-        self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise PublishError(f"{url!r} is not an http(s):// URL")
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise PublishError(f"{url!r}: {error}") from error
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        path = parts.path.strip("/")
-        self._url = url
-        self._sleep = sleep
-        self._face = GrafanaFace(
-            auth=token,
-            host=host,
-            port=port,
-            protocol=parts.scheme,
-            url_path_prefix=f"{path}/" if path else "",
-            timeout=_TIMEOUT_S,
-        )
+    uid: str
+    title: str
+    action: Action
+    board: dict[str, Any]
+    """Ours."""
+    theirs: dict[str, Any] | None = None
+    """Grafana's, None when it has none."""
+    version: int = 0
+    """Of theirs, or what was stored."""
+    url: str = ""
+    why: str = ""
 
-    def push(self, boards: Sequence[dict[str, Any]]) -> list[str]:
-        """Create or replace the folder and the dashboards; where each is to be seen.
+    def to_json(self) -> dict[str, Any]:
+        """For a script."""
+        told = {"uid": self.uid, "title": self.title, "action": str(self.action)}
+        return {**told, "version": self.version, "url": self.url, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where the dashboards go."""
+
+    uid: str
+    title: str
+    there: bool
+
+
+class Publisher:
+    """Brings dashboards into one Grafana; twice is the same as once."""
+
+    def __init__(self, grafana: Grafana, folder_uid: str | None = None) -> None:
+        """`folder_uid`: a folder that is there, nested or not; None: our own, at the top."""
+        self._grafana = grafana
+        self._folder_uid = folder_uid
+
+    def plan(self, boards: Sequence[dict[str, Any]]) -> tuple[Folder, list[Step]]:
+        """What a push would do; looks, and changes nothing.
 
         Raises:
             PublishError: Grafana refused, broke, or was not there.
         """
-        self._ensure_folder()
-        return [self._push_one(board) for board in boards]
+        folder = self._find_folder()
+        return folder, [self._compare(board, folder) for board in boards]
 
-    def _ensure_folder(self) -> None:
-        create = self._face.folder.create_folder
+    def carry_out(
+        self, folder: Folder, steps: Sequence[Step], tell: Callable[[Step], None]
+    ) -> list[Step]:
+        """Store what differs, and tell each as it is done; how each ended.
+
+        Raises:
+            PublishError: Grafana broke or was not there. A dashboard that it refuses is a step
+                with that action, and the others go on.
+        """
+        if not folder.there and any(step.action in _WRITES for step in steps):
+            folder = self._create_folder(folder)
+        ended = []
+        for step in steps:
+            done = self._store(step, folder) if step.action in _WRITES else step
+            tell(done)
+            ended.append(done)
+        return ended
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def _find_folder(self) -> Folder:
+        wanted = self._folder_uid or FOLDER_UID
+        found = self._grafana.folder(wanted)
+        if found is not None:
+            return _folder(found)
+        if self._folder_uid is not None:
+            raise PublishError(
+                f"there is no folder with uid {wanted!r} at {self._grafana.url}: its address "
+                "in a browser ends with the uid"
+            )
+        return self._namesake() or Folder(FOLDER_UID, FOLDER_TITLE, there=False)
+
+    def _namesake(self) -> Folder | None:
+        """A folder of our title under another uid: somebody's own, or a provisioner's."""
+        same = [one for one in self._grafana.folders() if one.get("title") == FOLDER_TITLE]
+        return _folder(same[0]) if same else None
+
+    def _compare(self, board: dict[str, Any], folder: Folder) -> Step:
+        uid, title = board["uid"], board["title"]
+        found = self._grafana.dashboard(uid)
+        if found is None:
+            return Step(uid, title, Action.CREATE, board)
+        theirs = found["dashboard"]
+        meta = found["meta"] if isinstance(found.get("meta"), dict) else {}
+        version = _whole(theirs.get("version")) or _whole(meta.get("version"))
+        url = self._grafana.absolute(str(meta.get("url") or f"/d/{uid}"))
+        action, why = self._verdict(board, theirs, meta, folder)
+        return Step(uid, title, action, board, theirs, version, url, why)
+
+    def _verdict(
+        self, board: dict[str, Any], theirs: dict[str, Any], meta: dict[str, Any], folder: Folder
+    ) -> tuple[Action, str]:
+        same = committed.plain(theirs) == committed.plain(board)
+        if not same and self._grafana.last_message(board["uid"]) == message_of(board):
+            same = True
+        there = meta.get("folderUid", folder.uid) == folder.uid
+        if meta.get("provisioned"):
+            if same:
+                return Action.UNCHANGED, "provisioned from a file"
+            return Action.REFUSED, _provisioned(str(meta.get("provisionedExternalId") or ""))
+        if same and there:
+            return Action.UNCHANGED, ""
+        return Action.UPDATE, "" if there else f"moves into the folder {folder.title}"
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def _create_folder(self, folder: Folder) -> Folder:
         try:
-            self._call("create the folder", lambda: create(FOLDER_TITLE, FOLDER_UID))
-        except _RefusedError as error:
+            self._grafana.create_folder(folder.title, folder.uid)
+        except RefusedError as error:
             if error.status not in _CONFLICTS:
                 raise
-            self._call("find the folder", lambda: self._face.folder.get_folder(FOLDER_UID))
-
-    def _push_one(self, board: dict[str, Any]) -> str:
-        body = {
-            "dashboard": {**board, "id": None},
-            "folderUid": FOLDER_UID,
-            "overwrite": True,
-            "message": "pushed by lightkeeper",
-        }
-        answer = self._call(
-            f"store dashboard {board['uid']}",
-            lambda: self._face.dashboard.update_dashboard(body),
-        )
-        path = answer.get("url") if isinstance(answer, dict) else None
-        if not isinstance(path, str):
-            raise PublishError(f"{self._url} did not answer as Grafana does: {str(answer)[:100]}")
-        return self._url.rstrip("/") + path
-
-    def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        """`call`, tried again on answers that say "later", with every failure translated."""
-        for left in reversed(range(_TRIES)):
-            try:
-                return call()
-            except GrafanaClientError as error:
-                raise self._refused(what, error) from error
-            except (GrafanaException, requests.ConnectionError, requests.Timeout) as error:
-                if not left:
-                    raise PublishError(f"cannot {what} at {self._url}: {_line(error)}") from error
-            except (requests.RequestException, ValueError, TypeError, LookupError) as error:
+            # somebody made it meanwhile, or the title is taken where we may not look
+            found = self._grafana.folder(folder.uid)
+            taken = _folder(found) if found is not None else self._namesake()
+            if taken is None:
                 raise PublishError(
-                    f"cannot {what}: {self._url} did not answer as Grafana does ({_line(error)})"
+                    f"{error}; a folder {folder.title!r} is there that this token may not see: "
+                    "give its uid with --folder-uid"
                 ) from error
-            self._sleep(0.5 * 2 ** (_TRIES - 1 - left))
-        raise AssertionError("not reached")
+            return taken
+        return Folder(folder.uid, folder.title, there=True)
 
-    def _refused(self, what: str, error: GrafanaClientError) -> _RefusedError:
-        hint = {
-            401: "; is the token right and not expired?",
-            403: "; the service account needs the Editor role",
-            404: "; is this the root URL of Grafana?",
-        }.get(error.status_code, "")
-        return _RefusedError(
-            f"cannot {what} at {self._url}: {_line(error)}{hint}", status=error.status_code
-        )
-
-
-class _RefusedError(PublishError):
-    def __init__(self, message: str, *, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def read_token(path: Path) -> str:
-    """The token in a file; never from the command line, where everybody sees it.
-
-    Raises:
-        PublishError: there is none.
-    """
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PublishError(f"token file {path}: {_line(error)}") from error
-    if not token or not token.isascii() or any(letter.isspace() for letter in token):
-        raise PublishError(f"token file {path} does not hold one token")
-    return token
-
-
-def committed(folder: Path) -> list[dict[str, Any]]:
-    """The rendered dashboards in a folder, by name.
-
-    Raises:
-        PublishError: there are none, or one is no dashboard.
-    """
-    boards = []
-    for path in sorted(folder.glob("*.json")):
+    def _store(self, step: Step, folder: Folder) -> Step:
+        body = {
+            "dashboard": {**step.board, "id": None, "version": step.version},
+            "folderUid": folder.uid,
+            "overwrite": False,
+            "message": message_of(step.board),
+        }
         try:
-            board = json.loads(path.read_text())
-            uid = board["uid"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise PublishError(f"{path} is no dashboard: {_line(error)}") from error
-        boards.append({**board, "uid": uid})
-    if not boards:
-        raise PublishError(f"no dashboards in {folder}")
-    return boards
+            answer = self._grafana.store(body)
+        except RefusedError as error:
+            if error.status in {401, 403}:
+                raise  # the same for all of them
+            return Step(
+                step.uid, step.title, Action.REFUSED, step.board, step.theirs, step.version,
+                step.url, _refusal(error, folder),
+            )  # fmt: skip
+        return Step(
+            step.uid, step.title, step.action, step.board, step.theirs,
+            _whole(answer.get("version")), self._grafana.absolute(answer["url"]), step.why,
+        )  # fmt: skip
+
+
+_WRITES: Final = frozenset({Action.CREATE, Action.UPDATE})
+
+
+def message_of(board: dict[str, Any]) -> str:
+    """What the version history says of a push of this content."""
+    return f"pushed by lightkeeper ({committed.digest(board)})"
+
+
+def _refusal(error: RefusedError, folder: Folder) -> str:
+    status = error.body.get("status")
+    if status == "version-mismatch":
+        return "somebody saved it since we looked: look at their change with --diff, push again"
+    if status == "name-exists":
+        return f"the folder {folder.title} has another dashboard of this title: rename or remove it"
+    if "provisioned" in str(error.body.get("message", "")).lower():
+        return _provisioned("")
+    return str(error)
+
+
+def _provisioned(file: str) -> str:
+    of = f" ({file})" if file else ""
+    return f"this Grafana reads it from a file{of}: change the file, or stop provisioning it"
+
+
+def _folder(answer: dict[str, Any]) -> Folder:
+    return Folder(str(answer.get("uid")), str(answer.get("title")), there=True)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0

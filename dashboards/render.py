@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-GRAFANA: Final = Path(__file__).parent / "grafana"
+from dashboards.committed import GRAFANA
 
 
 def rendered() -> dict[Path, str]:
@@ -18,10 +18,21 @@ def rendered() -> dict[Path, str]:
     """
     from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
 
-    from dashboards.fleet import fleet  # noqa: PLC0415
+    from dashboards import fleet, groups, incidents, keeper, rank, stragglers  # noqa: PLC0415
 
-    plain = json.loads(JSONEncoder().encode(fleet().build()))
-    return {GRAFANA / "fleet.json": json.dumps(_finish(plain), indent=2, sort_keys=True) + "\n"}
+    found = {}
+    for board in (
+        fleet.fleet(),
+        groups.groups(),
+        rank.rank(),
+        stragglers.stragglers(),
+        incidents.incidents(),
+        keeper.keeper(),
+    ):
+        plain = json.loads(JSONEncoder().encode(board.builder().build()))
+        path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
+        found[path] = json.dumps(_finish(plain), indent=2, sort_keys=True) + "\n"
+    return found
 
 
 def write() -> list[Path]:

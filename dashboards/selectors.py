@@ -1,13 +1,47 @@
-"""Which series a panel means: label matchers over the dashboard's variables."""
+"""Which series a panel means, in PromQL over the dashboards' variables; kept to Prometheus 2.42."""
 
 from __future__ import annotations
 
 from typing import Final
 
-MONITOR: Final = 'instance=~"$monitor"'
-"""Of the metrics that a monitor exports."""
-GROUP: Final = MONITOR + ', replica_group=~"$replica_group"'
+MONITOR: Final = 'instance=~"$instance"'
+"""Of the metrics that a monitor exports; `$instance` holds the monitors of `$job`."""
+GROUP: Final = MONITOR + ', replica_group=~"$group"'
 """Of those that it exports for each group or rank."""
-RANK: Final = 'job_id=~"$job_id", replica_group=~"$replica_group"'
+RANK: Final = 'job_id=~"$job", replica_group=~"$group", rank=~"$rank"'
 """Of the metrics that a rank exports itself."""
-BUSY: Final = f"lightkeeper_rank_busy_seconds{{{GROUP}}}"
+
+BY_GROUP: Final = "on (instance, replica_group)"
+BY_RANK: Final = "on (instance, replica_group, rank)"
+BY_OWN: Final = "on (job_id, replica_group, rank)"
+
+
+def worst(expr: str, on: str, by: str) -> str:
+    """`expr` of the `$topn` for which `by`, a plain selector, was largest within the shown time.
+
+    Chosen once for the whole range (`@ end()`): a bare `topk` chooses anew at each step and draws
+    everyone that was ever among them.
+    """
+    return f"({expr}) and {on} topk($topn, max_over_time({by}[$__range] @ end()))"
+
+
+def on_host(expr: str) -> str:
+    """Of the ranks on the chosen hosts; `expr` keeps the labels of a rank's own metrics."""
+    return f'({expr}) and {BY_OWN} lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
+
+
+def shown(expr: str) -> str:
+    """A series for each chosen rank, of at most `$topn` ranks, those that are gone too."""
+    info = f'lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
+    some = f"max by (job_id, replica_group, rank) (max_over_time({info}[$__range] @ end()))"
+    return f"({expr}) and {BY_OWN} topk($topn, {some})"
+
+
+def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
+    """By how much counters grew, those included that came to be within the time.
+
+    A counter with labels is born at its first event, with 1: `increase` alone never sees that
+    one, which for evictions is most of them.
+    """
+    total = f"(increase({counter}[{within}]) and {counter} offset {within}) or {counter}"
+    return f"sum by ({by}) ({total})" if by else f"sum({total})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,15 +19,20 @@ _EXAMPLES = """\
 examples:
   lightkeeper demo                                         see it work, on this machine, on CPU
   lightkeeper monitor --lighthouse http://head:29510       watch a job
-  lightkeeper status                                       what the monitor sees
+  lightkeeper status                                       is it training, who holds it back?
+  lightkeeper top                                          the ranks, live
   lightkeeper incidents                                    what went wrong, and what was done
   lightkeeper admit -- torchrun train.py                   start a group, unless its host is refused
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
+  lightkeeper dashboards list                              what there is for Grafana
 
 every command explains itself: lightkeeper COMMAND --help
+words complete themselves: lightkeeper completion --help
 """
+_PROCESSES: Final = {"demo": "trainer.demo", "dashboards": "dashboards"}
+"""Processes of their own: the monitor imports neither the trainer nor the dashboards."""
 _PLAIN: Final = argparse.RawDescriptionHelpFormatter
 
 
@@ -75,14 +81,29 @@ def _add_gate(add: _Adding) -> None:
     )
 
 
+def _add_completion(add: _Adding) -> None:
+    from monitor.commands import completion  # noqa: PLC0415
+
+    add(
+        "completion",
+        "what bash, zsh or tcsh need to complete these words",
+        completion.EXAMPLES,
+        completion.add_arguments,
+        functools.partial(completion.run, build_parser),
+    )
+
+
+_ALONE: Final = {"gate": _add_gate, "completion": _add_completion}
+"""Commands that do not wait for what the others import, three times as much as their own: while a
+gate starts again nobody stands by for its worker, and a shell asks for names at a prompt."""
+
+
 def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """While a gate starts again nobody stands by for its worker: it does not wait for what the
-    other commands import, three times as much as its own.
-    """
-    if words[:1] != ["gate"]:
+    alone = _ALONE.get(words[0]) if words else None
+    if alone is None:
         return build_parser()
     parser, add = _top()
-    _add_gate(add)
+    alone(add)
     return parser
 
 
@@ -99,12 +120,14 @@ def build_parser() -> argparse.ArgumentParser:
         pause,
         policy,
         quarantine,
+        ranks,
         replay,
         run,
         run_options,
         schedulers,
         status,
         stragglers,
+        top,
     )
 
     parser, add = _top()
@@ -118,11 +141,21 @@ def build_parser() -> argparse.ArgumentParser:
     _add_gate(add)
     add(
         "status",
-        "what the monitor sees now",
+        "is it training, who holds it back, what did the keeper do?",
         status.STATUS_EXAMPLES,
         status.add_status_arguments,
         status.run_status,
     )
+    add("top", "the ranks, live", top.EXAMPLES, top.add_arguments, top.run)
+    add("ranks", "every rank", ranks.RANKS_EXAMPLES, ranks.add_ranks_arguments, ranks.run_ranks)
+    add(
+        "groups",
+        "every replica group",
+        ranks.GROUPS_EXAMPLES,
+        ranks.add_groups_arguments,
+        ranks.run_groups,
+    )
+    add("hosts", "every host", ranks.HOSTS_EXAMPLES, ranks.add_hosts_arguments, ranks.run_hosts)
     add(
         "incidents",
         "what went wrong, and what was done",
@@ -201,15 +234,18 @@ def build_parser() -> argparse.ArgumentParser:
         goodput.add_arguments,
         goodput.run,
     )
+    add.elsewhere("dashboards", "Grafana's dashboards: list them, push them, write them as files")
     add.elsewhere("demo", "a whole job on this machine, with faults")
+    _add_completion(add)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["demo"]:  # a process of its own: the monitor does not import the trainer
-        os.execv(sys.executable, [sys.executable, "-m", "trainer.demo", *words[1:]])  # noqa: S606
+    if words[:1] and words[0] in _PROCESSES:
+        module = _PROCESSES[words[0]]
+        os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])  # noqa: S606
     if words[:1] == ["admit"]:  # runs beside ranks, where nothing else of the monitor is needed
         from worker_server.admit import main as admit  # noqa: PLC0415
 

@@ -29,6 +29,8 @@ class LighthouseRecord:
     """Unix time at which the last of them was seen."""
     quorum_changes: int = 0
     """Quorums formed since this monitor looks, those of an absence that can be counted too."""
+    formed_s: float | None = None
+    """Unix time at which the last quorum was first seen; None before there was one."""
 
     def after(self, seen: LighthouseView | LighthouseAway, now_s: float) -> LighthouseRecord:
         """The record with one more look in it."""
@@ -41,10 +43,15 @@ class LighthouseRecord:
             changes += seen.quorum_id - (0 if anew else self.view.quorum_id)
             if anew:
                 restarts, restarted_s = restarts + 1, now_s
+        formed_s = self.formed_s
+        other = self.view is None or seen.quorum_id != self.view.quorum_id
+        if other or formed_s is None or restarts > self.restarts:
+            formed_s = now_s
         return LighthouseRecord(
             view=seen,
             view_s=now_s,
             restarts=restarts,
             restarted_s=restarted_s,
             quorum_changes=max(changes, self.quorum_changes),
+            formed_s=formed_s if seen.members else None,
         )

@@ -26,6 +26,8 @@ class Tempo:
     """Wall seconds a step."""
     busy_s: float
     """Seconds a step in which the rank does not wait for others."""
+    wait_s: float = 0.0
+    """Seconds a step in which it does: between groups, and held inside of its own collectives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class _Mark:
     incarnation: str
     attempt: int
     busy_s: float
+    wait_s: float
 
 
 class TempoBook:
@@ -51,11 +54,13 @@ class TempoBook:
             report = observation.report
             if report is None or report.step is None:
                 continue
+            held_s = report.step.held_s or 0.0
             mark = _Mark(
                 snapshot.now_s,
                 report.identity.incarnation,
                 report.step.attempt,
-                _busy_s(report.step),
+                _busy_s(report.step) - held_s,
+                report.step.seconds.get(WAITING_PHASE, 0.0) + held_s,
             )
             marks = self._marks.setdefault(rank, deque())
             if marks and marks[-1].incarnation != mark.incarnation:
@@ -76,4 +81,8 @@ def _busy_s(step: StepState) -> float:
 
 def _tempo(first: _Mark, last: _Mark) -> Tempo:
     steps = max(1, last.attempt - first.attempt)
-    return Tempo((last.at_s - first.at_s) / steps, max(0.0, last.busy_s - first.busy_s) / steps)
+    return Tempo(
+        step_s=(last.at_s - first.at_s) / steps,
+        busy_s=max(0.0, last.busy_s - first.busy_s) / steps,
+        wait_s=max(0.0, last.wait_s - first.wait_s) / steps,
+    )

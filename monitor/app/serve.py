@@ -71,6 +71,11 @@ class Server:
         self.port: int = listener.getsockname()[1]
         self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
+    @property
+    def waiting(self) -> int:
+        """Requests for which no thread is free."""
+        return 0 if self._server is None else len(self._server.task_dispatcher.queue)
+
     def start(self, app: Flask) -> None:
         """Begin to answer."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)

@@ -66,6 +66,12 @@ class LogFile:
         self._thread = threading.Thread(target=self._run, name="audit log", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """Lines that are not written yet."""
+        with self._changed:
+            return len(self._queue)
+
     def put(self, *lines: Line) -> None:
         """Have these written; never waits."""
         if not lines:

@@ -16,12 +16,17 @@ from monitor.audit.review import Judgement
 from monitor.commands.ask import add_monitor_option, ask, ask_bytes
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.login import login
+from monitor.commands.looking import Look
 from monitor.commands.stored import Stored
 from monitor.commands.story import Places, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
 from monitor.commands.token import add_token_option, read_token
+from monitor.commands.watch import add_watch_option, away_lines, live, on_terminal, tell
 from monitor.detectors.verdict import Kind
 from monitor.reports.wording import counted
+from monitor.terminal.changes import incident_facts
+from monitor.terminal.grid import Line
+from monitor.terminal.incidents import incidents_screen
 
 EXAMPLES = """\
 examples:
@@ -31,6 +36,7 @@ examples:
   lightkeeper incidents --since 30d --format csv > incidents.csv
   lightkeeper incidents --store monitor.db      without a monitor
   lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
+  lightkeeper incidents --watch                 live; in a pipe a line when one moves
   lightkeeper incidents not_ent --mark wrong --note "it was compiling" --token-file token
 
 exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
@@ -56,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLACE",
         help="read this monitor's store (a file, or the URL of a database) instead of asking it",
     )
+    add_watch_option(parser)
     said = parser.add_argument_group("what you say of it")
     said.add_argument(
         "--mark", choices=[str(one) for one in Judgement], help="was it right? needs the token"
@@ -68,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The latest, one with its story, or a review."""
-    if args.mark is not None:
-        return _mark(args)
+    if args.watch is not None or args.mark is not None:
+        return _watch(args) if args.mark is None else _mark(args)
     if args.store is not None:
         return _offline(args, Stored(args))
     if args.id is not None:
@@ -84,6 +91,29 @@ def run(args: argparse.Namespace) -> int:
     show_list(body["incidents"])
     show_totals(ask(args, f"/v1/audit?{_query(args)}"))
     return DONE
+
+
+def _watch(args: argparse.Namespace) -> int:
+    """The list, for as long as somebody looks."""
+    for unwanted in ("id", "store"):
+        if getattr(args, unwanted) is not None:
+            raise CommandError("--watch is for the list of a running monitor", USAGE)
+    if args.format == "csv":
+        raise CommandError("--watch has no csv: --format json has a line for each change", USAGE)
+
+    def look() -> list[dict[str, Any]]:
+        body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
+        return list(body["incidents"])
+
+    if args.format == "json" or not on_terminal():
+        return tell(look, args.watch, incident_facts, as_json=args.format == "json")
+    live(look, args.watch, _draw)
+    return DONE
+
+
+def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Line]:
+    top = away_lines(look.away, width)
+    return [*top, *incidents_screen(look.seen, width, height - len(top))]
 
 
 def _offline(args: argparse.Namespace, stored: Stored) -> int:
@@ -168,6 +198,8 @@ def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places)
 
 
 def _mark(args: argparse.Namespace) -> int:
+    if args.watch is not None:
+        raise CommandError("--mark says something of one incident: leave --watch out", USAGE)
     if args.store is not None:
         raise CommandError("--mark needs a monitor: leave --store out", USAGE)
     if args.id is None:

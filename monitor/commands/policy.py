@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     checking = actions.add_parser("check", help="whether a policy file can be used")
     checking.add_argument("file", type=Path, metavar="FILE")
+    checking.add_argument(
+        "--format", choices=("text", "json"), default="text", help="text for people (default)"
+    )
     showing = actions.add_parser("show", help="the policy that holds")
     which = showing.add_mutually_exclusive_group()
     which.add_argument("--default", action="store_true", help="that of a monitor without a file")
@@ -58,9 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, show or reload."""
     match args.action:
         case "check":
-            _of_file(args.file)
-            console().print(Text(f"{args.file}: a policy that can be used"))
-            return DONE
+            return _check(args)
         case "reload":
             token = read_token(args.token_file)
             told = {"author": login()}
@@ -73,6 +74,22 @@ def run(args: argparse.Namespace) -> int:
         print_json(body)
     else:
         _print(console(), body)
+    return DONE
+
+
+def _check(args: argparse.Namespace) -> int:
+    """All that is wrong with a file; 2 if anything is."""
+    if args.format == "json":
+        try:
+            effective(args.file, {}, loaded_s=0.0)
+            problems: tuple[str, ...] = ()
+        except PolicyError as exc:
+            problems = tuple(exc.problems)
+        body = {"schema": 1, "file": str(args.file), "ok": not problems, "problems": problems}
+        print_json(body)
+        return USAGE if problems else DONE
+    _of_file(args.file)
+    console().print(Text(f"{args.file}: a policy that can be used"))
     return DONE
 
 

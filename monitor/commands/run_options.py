@@ -10,6 +10,7 @@ from monitor.commands.audit_options import add_audit_options
 from monitor.commands.notify import add_notify_options
 from monitor.commands.schedulers import add_scheduler_options
 from monitor.commands.token import add_token_option
+from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
 from monitor.service.folders import state_folder
 
 EXAMPLES = """\
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_trust_options(parser)
     add_audit_options(parser)
     _add_journal_options(parser)
+    _add_metrics_options(parser)
     add_notify_options(parser)
     add_scheduler_options(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is held and why")
@@ -178,6 +180,26 @@ def _add_journal_options(parser: argparse.ArgumentParser) -> None:
         metavar="H",
         default=1.0,
         help="begin a new file at least so often (%(default)g)",
+    )
+
+
+def _add_metrics_options(parser: argparse.ArgumentParser) -> None:
+    """How large `/metrics` may become (docs/metrics.md)."""
+    parser.add_argument(
+        "--rank-series",
+        type=int,
+        metavar="N",
+        default=RANK_SERIES,
+        help="most ranks with series of their own on /metrics, of more the accused, the unwell and "
+        "those that work longest (default: %(default)s; 0: none); ranks have pages of their own",
+    )
+    parser.add_argument(
+        "--group-series",
+        type=int,
+        metavar="N",
+        default=GROUP_SERIES,
+        help="most replica groups with series of their own, of more the accused, the unwell and "
+        "the first by name (default: %(default)s; 0: none)",
     )
 
 

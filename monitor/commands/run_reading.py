@@ -15,6 +15,7 @@ from monitor.commands.token import read_token
 from monitor.config import ConfigError, KeeperConfig
 from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
+from monitor.metrics import Bounds
 from monitor.policy.reading import PolicyError
 from monitor.rulebook import Rulebook, effective
 from monitor.service import Options
@@ -59,6 +60,7 @@ def options_of(args: argparse.Namespace) -> Options:
         audit_log=args.audit_log,
         audit_log_bytes=audit_log_bytes(args),
         rules=rules,
+        bounds=_bounds(args),
         gate=args.gate,
         schedulers=schedulers_of(args),
     )
@@ -82,6 +84,13 @@ def _limits(args: argparse.Namespace) -> Limits:
         if not low <= value <= high:
             raise CommandError(f"{name} is {value:g}, expected {low:g} to {high:g}", USAGE)
     return Limits(int(total_mb * 1e6), int(file_mb * 1e6), args.journal_file_hours * 3600.0)
+
+
+def _bounds(args: argparse.Namespace) -> Bounds:
+    for name, value in (("--rank-series", args.rank_series), ("--group-series", args.group_series)):
+        if not 0 <= value <= 1_000_000:
+            raise CommandError(f"{name} is {value}, expected 0 to 1000000", USAGE)
+    return Bounds(args.rank_series, args.group_series)
 
 
 def _rules(args: argparse.Namespace) -> Rulebook:

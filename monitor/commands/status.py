@@ -1,95 +1,115 @@
-"""`lightkeeper status`: what a running monitor sees."""
+"""`lightkeeper status`: the short answer of a running monitor."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
-
-from rich.console import Console
-from rich.text import Text
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from monitor.commands.ask import add_ask_options, ask
-from monitor.commands.errors import DONE
+from monitor.commands.errors import DONE, FAILED, CommandError
+from monitor.commands.paint import room, show
 from monitor.commands.policy import pause_line
-from monitor.commands.tables import age, cell, console, moment, print_json, table, word
+from monitor.commands.tables import console, print_json
+from monitor.commands.watch import add_watch_option, away_lines, live, on_terminal, tell
+from monitor.terminal.answers import Asked, answers_to_json, training, trust
+from monitor.terminal.changes import facts_of, summary
+from monitor.terminal.fleet import fleet_of
+from monitor.terminal.grid import Line, cut
+from monitor.terminal.short import short
 
-STATUS_EXAMPLES = """\
+STATUS_EXAMPLES: Final = """\
 examples:
   lightkeeper status
-  lightkeeper status --monitor http://head:8470 --format json | jq '.ranks[] | .rank + " " + .phase'
-  watch -n 1 lightkeeper status
+  lightkeeper status --watch                    live; in a pipe a line for each change
+  lightkeeper status --format json | jq -r .training.is
+  lightkeeper status --check || page-somebody   status 3: no training, or the monitor has doubts
+
+all ranks: lightkeeper ranks; all groups: lightkeeper groups; live: lightkeeper top
+
+exit status: 0 done, 1 no monitor answers, 2 wrong arguments, 3 with --check: it does not train, or
+what the monitor says is not to be trusted
 """
+NOT_WELL: Final = 3
+_GROUPS: Final = 10
+"""Groups that are listed; on a live screen as many as fit."""
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `status`."""
+    add_watch_option(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="end with status 3 unless it trains and the monitor is to be trusted",
+    )
     add_ask_options(parser)
 
 
 def run_status(args: argparse.Namespace) -> int:
-    """Groups, ranks, open incidents."""
-    body = ask(args, "/v1/snapshot")
-    if args.format == "json":
-        print_json(body)
-        return DONE
+    """Is it training, who holds it back, what did the keeper do, can the monitor be trusted?"""
+    look = functools.partial(look_at, args)
     out = console()
-    for one in body.get("unknown", []):
-        out.print(Text(f"! unknown: {one['kind']}: {one['why']}", style="magenta"))
-    for trouble in body["troubles"]:
-        out.print(Text(f"! {trouble}", style="yellow"))
-    if pause := body.get("pause"):  # an older monitor has none
-        out.print(Text(pause_line(pause), style="bold red"))
-    if body["observe"]:
-        out.print(Text("observe mode: nothing is evicted", style="bold cyan"))
-    out.print(Text(_lighthouse(body["lighthouse"])))
-    groups = table("replica groups", "group", "host", "health", "step", "commits", "quorum")
-    for one in body["groups"]:
-        groups.add_row(
-            cell(one["group"]),
-            cell(one["host"]),
-            word(one["eviction"] or one["health"]),
-            cell(one["step"]),
-            cell(one["commits"]),
-            cell(one["in_quorum"]),
-        )
-    out.print(groups)
-    ranks = table("ranks", "rank", "health", "phase", "for", "step", "s/step", "busy s", "trouble")
-    for one in body["ranks"]:
-        away = one["unreachable"]
-        ranks.add_row(
-            cell(one["rank"]),
-            word(one["health"]),
-            cell(one["phase"]),
-            cell(age(one["phase_age_s"])),
-            cell(one["step"]),
-            cell(one["step_s"]),
-            cell(one["busy_s"]),
-            cell("" if away is None else f"{away['reason']}: {away['detail']}"),
-        )
-    out.print(ranks)
-    for one in body["incidents"]:
-        out.print(
-            Text(
-                f"{one['severity']}, {one['state']}: {one['reason']} ({one['id']})",
-                style="bold red",
-            )
-        )
-        _print_bundle(out, args, one)
-    for one in body["quarantine"]:
-        until = moment(one["until_s"]) if one["until_s"] else "released"
-        out.print(Text(f"quarantine: {one['host']} until {until}: {one['reason']}"))
+    if args.watch is None:
+        seen = look()
+        if args.format == "json":
+            print_json(answers_to_json(seen))
+        else:
+            show(out, short(seen, _GROUPS, room(out), _links(args)))
+        return NOT_WELL if args.check and not _well(seen) else DONE
+    if args.format == "json" or not on_terminal():
+        return tell(
+            look, args.watch, facts_of, lambda seen: [summary(seen)],
+            as_json=args.format == "json",
+        )  # fmt: skip
+    last = live(look, args.watch, functools.partial(_draw, args))
+    show(out, short(last.seen, _GROUPS, room(out), _links(args)))  # stays when the screen is gone
     return DONE
 
 
-def _print_bundle(out: Console, args: argparse.Namespace, incident: dict[str, Any]) -> None:
-    """Where its evidence is; `lightkeeper analyze` reads it."""
-    bundle = incident.get("bundle")  # an older monitor has none
-    if bundle is not None:
-        out.print(Text(f"  evidence: {args.monitor.rstrip('/')}{bundle['url']}", style="dim"))
+def look_at(args: argparse.Namespace) -> Asked:
+    """One look at the monitor.
+
+    Raises:
+        CommandError: no monitor answers.
+    """
+    body = ask(args, "/v1/snapshot")
+    recent = ask(args, "/v1/incidents?since=1h&limit=20")["incidents"]
+    tick_age_s, not_ready = _ready(args)
+    pause = body.get("pause")
+    return Asked(
+        fleet_of(body), tuple(recent), tick_age_s, not_ready, pause_line(pause) if pause else ""
+    )
 
 
-def _lighthouse(lighthouse: dict[str, Any]) -> str:
-    if not lighthouse["up"]:
-        return f"Lighthouse away: {lighthouse['reason']}"
-    members = ", ".join(member["group"] for member in lighthouse["members"]) or "nobody"
-    return f"quorum {lighthouse['quorum_id']}: {members}"
+def _ready(args: argparse.Namespace) -> tuple[float | None, str]:
+    try:
+        return ask(args, "/readyz")["last_tick_age_s"], ""
+    except CommandError as exc:
+        if exc.status != FAILED:
+            raise
+        return None, str(exc)
+
+
+def _draw(args: argparse.Namespace, look: Any, width: int, height: int) -> list[Line]:
+    top = away_lines(look.away, width)
+    foot: Line = [(cut("q: leave    all ranks: lightkeeper top", width), "dim")]
+    fixed = len(short(look.seen, 0, width, _links(args)))
+    fits = max(0, height - fixed - len(top) - 4)
+    return [*top, *short(look.seen, fits, width, _links(args)), foot]
+
+
+def _links(args: argparse.Namespace) -> Callable[[Mapping[str, Any]], str]:
+    """Where an incident's evidence is; `lightkeeper analyze` reads it."""
+    base = args.monitor.partition(",")[0].rstrip("/")
+
+    def link(incident: Mapping[str, Any]) -> str:
+        bundle = incident.get("bundle")
+        return "" if bundle is None else f"{base}{bundle['url']}"
+
+    return link
+
+
+def _well(seen: Asked) -> bool:
+    return training(seen.fleet).word == "yes" and trust(seen).word == "trusted"

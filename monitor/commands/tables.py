@@ -6,11 +6,14 @@ import datetime
 import json
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+from monitor.terminal.grid import Column, lines_of, text_of
 
 _STYLES: Final = {
     "healthy": "green",
@@ -31,8 +34,8 @@ _STYLES: Final = {
 
 
 def console() -> Console:
-    """Standard output; as wide as it needs when it is not a terminal."""
-    return Console(soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+    """Standard output; in a pipe no line is folded, and nothing is coloured but by FORCE_COLOR."""
+    return Console(soft_wrap=not sys.stdout.isatty())
 
 
 def print_json(body: Any) -> None:
@@ -40,12 +43,37 @@ def print_json(body: Any) -> None:
     sys.stdout.write(json.dumps(body, indent=2) + "\n")
 
 
-def table(title: str, *columns: str) -> Table:
+class Sheet:
+    """A table: with lines around its cells on a terminal, in a pipe without (`terminal.grid`)."""
+
+    def __init__(self, title: str, columns: Sequence[str]) -> None:
+        self._title, self._columns = title, columns
+        self._rows: list[tuple[Text, ...]] = []
+
+    def add_row(self, *cells: Text) -> None:
+        """One row."""
+        self._rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if console.is_terminal:
+            yield self._framed()
+            return
+        rows = [[(one.plain or "-", "") for one in row] for row in self._rows]
+        for line in lines_of([Column(name) for name in self._columns], rows):
+            yield Text(text_of(line), no_wrap=True, overflow="ignore")
+
+    def _framed(self) -> Table:
+        made = Table(title=self._title, title_justify="left", header_style="bold", expand=False)
+        for column in self._columns:
+            made.add_column(column, overflow="fold")
+        for row in self._rows:
+            made.add_row(*row)
+        return made
+
+
+def table(title: str, *columns: str) -> Sheet:
     """An empty table."""
-    made = Table(title=title, title_justify="left", header_style="bold", expand=False)
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
+    return Sheet(title, columns)
 
 
 def word(value: Any) -> Text:

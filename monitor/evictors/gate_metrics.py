@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from monitor.evictors.gatekeeper import Gatekeeper
 from monitor.gate.client import GateView
 from monitor.gate.denial import Scope
+from monitor.metrics.gates import ANSWERS, DENIALS, LISTS, UNTAUGHT
 
 
 class GateCollector(Collector):
@@ -26,27 +27,9 @@ class GateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of this moment."""
         view, keeper = self._keeper.view, self._keeper
-        up = GaugeMetricFamily("lightkeeper_gate_answers", "1 while the gate answers this monitor.")
-        up.add_metric((), float(isinstance(view, GateView)))
-        yield up
-        trouble = GaugeMetricFamily(
-            "lightkeeper_gate_untaught", "1 while the gate is away or does not take its list."
-        )
-        trouble.add_metric((), float(keeper.trouble() is not None))
-        yield trouble
-        lists = CounterMetricFamily(
-            "lightkeeper_gate_lists", "Lists sent to the gate, by outcome.", labels=("outcome",)
-        )
-        lists.add_metric(("taken",), keeper.taught)
-        lists.add_metric(("failed",), keeper.failed)
-        yield lists
+        yield ANSWERS.value(isinstance(view, GateView))
+        yield UNTAUGHT.value(keeper.trouble() is not None)
+        yield LISTS.rows([(("taken",), keeper.taught), (("failed",), keeper.failed)])
         if isinstance(view, GateView):
             scopes = Counter(one.scope for one in view.denied)
-            shown = GaugeMetricFamily(
-                "lightkeeper_gate_denials",
-                "Names that the gate refuses, by scope.",
-                labels=("scope",),
-            )
-            for scope in Scope:
-                shown.add_metric((str(scope),), scopes[scope])
-            yield shown
+            yield DENIALS.rows([((str(scope),), float(scopes[scope])) for scope in Scope])

@@ -51,6 +51,7 @@ class Stats:
     ticks: int = 0
     """Written."""
     lost: int = 0
+    waiting: int = 0
     bytes: int = 0
     """Written, compressed."""
     files: int = 0
@@ -123,7 +124,7 @@ class Journal:
     def stats(self) -> Stats:
         """What was done so far."""
         with self._changed:
-            return self._stats
+            return replace(self._stats, waiting=len(self._queue))
 
     def troubles(self) -> Iterator[str]:
         """What is wrong with it, for the page."""

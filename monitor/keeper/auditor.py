@@ -169,6 +169,11 @@ class Auditor:
                 self._tell(case, one)
         self._forget(incidents)
 
+    @property
+    def lines_waiting(self) -> int:
+        """Lines that the log has not written yet."""
+        return 0 if self._log is None else self._log.waiting
+
     def troubles(self) -> Iterator[str]:
         """What is wrong with the log."""
         if self._log is not None and self._log.trouble is not None:

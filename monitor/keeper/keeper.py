@@ -24,9 +24,11 @@ from monitor.keeper.troubles import troubles
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
+from monitor.rank_seconds import RankSeconds
 from monitor.snapshot import Snapshot
 from monitor.store import Remembered
 from monitor.tempo import TempoBook
+from monitor.tokens import TokenBook
 from monitor.view import NotPossible, View
 
 log = logging.getLogger(__package__)
@@ -43,7 +45,8 @@ class Keeper:
         self._acting = Acting(parts, remembered, self._bulkheads, lambda: self._config)
         self._docket = self._acting.docket
         self._handover = Handover(parts, self._docket, self._show_stored)
-        self._tempos = TempoBook()
+        self._tempos, self._tokens = TempoBook(), TokenBook()
+        self._rank_seconds = RankSeconds(parts.config.tick_s)
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
@@ -183,7 +186,8 @@ class Keeper:
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         parts = self._parts
-        tempos = self._tempos.push(snapshot)
+        tempos, tokens = self._tempos.push(snapshot), self._tokens.push(snapshot)
+        spent = self._rank_seconds.push(snapshot, result)
         quarantine = parts.quarantine.active()
         parts.store.flush()
         incidents = self._acting.accounted()
@@ -202,6 +206,8 @@ class Keeper:
             quarantine_groups=parts.quarantine.groups(),
             hosts=parts.quarantine.records(),
             tempos=tempos,
+            spent=spent,
+            tokens=tokens,
             books=Books() if parts.auditor is None else parts.auditor.books,
             troubles=(
                 *self._notes,

@@ -2,14 +2,24 @@
 
 Aggregates and verdicts only; Prometheus scrapes the ranks themselves through `/v1/sd`. Ranks
 and groups that are gone vanish by construction. Labels never carry a step, a replica id or a
-text.
+text; what is by rank, group, host or incident is bounded (`scene.Bounds`, `*_TOLD`).
 
-Belongs here: what is counted while it happens (`instruments`), what is read at scrape time
-(`collectors`), of the fleet (`fleet`, `recovery`) and of what the monitor makes of it (`decided`).
-Not here: when something is counted, and the gate's own figures (`evictors.gate_metrics`, `gate`).
+One file per exporter: `fleet`, `stragglers`, `recovery`, `incidents`, `evictions`, `goodput`,
+`health`, `upkeep`, `gates`. Each begins with its definitions, from which `catalogue` and
+docs/metrics.md are made, and reads a `scene`. What is counted while it happens is in `instruments`.
+Not here: when something is counted, and the gate's own page (`gate.metrics`).
 """
 
-from monitor.metrics.collectors import JournalCollector, LeaseCollector, ViewCollector
 from monitor.metrics.instruments import Instruments
+from monitor.metrics.page import ViewCollector
+from monitor.metrics.scene import Bounds
+from monitor.metrics.upkeep import JournalCollector, LeaseCollector, UpkeepCollector
 
-__all__ = ["Instruments", "JournalCollector", "LeaseCollector", "ViewCollector"]
+__all__ = [
+    "Bounds",
+    "Instruments",
+    "JournalCollector",
+    "LeaseCollector",
+    "UpkeepCollector",
+    "ViewCollector",
+]

@@ -1,4 +1,4 @@
-"""What is seen of the fleet and its Lighthouse, as gauges."""
+"""The fleet and its Lighthouse: who is how well, how far, in which quorum."""
 
 from __future__ import annotations
 
@@ -6,109 +6,152 @@ from collections import Counter as Tally
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from monitor.metrics.gauge import Row, gauge
-from monitor.names import group_of_replica, split_rank_name
+from monitor.metrics.definition import GROUP, Row, counter, gauge
+from monitor.metrics.scene import Scene
+from monitor.names import group_of_replica
 from monitor.pipeline import RankHealth
 from monitor.snapshot import LighthouseAway, LighthouseView
-from monitor.view import View, groups_of
+from monitor.view import GroupView
 
-_MEMBERS_SHOWN: Final = 4096
-"""Series of a metric by member; a job of more groups has other worries."""
+_JOBS_TOLD: Final = 16
+"""One Lighthouse serves one job; what ranks call theirs is still their word."""
+_NO_LIGHTHOUSE: Final = "while the Lighthouse is away"
+_NO_STEPS: Final = "no rank of the group answers, or none reports steps"
+
+STATES: Final = {
+    "healthy": 0, "waiting": 1, "starting": 2, "stalled": 3, "unreachable": 4, "dead": 5,
+    "evicting": 6,
+}  # fmt: skip
+"""Health of a group -> value of `lightkeeper_group_state`."""
+
+JOB_INFO = gauge(
+    "job_info", "1, with the job's id as its ranks tell it.", ("job_id",), absent="no rank",
+)  # fmt: skip
+RANKS = gauge("ranks", "Registered ranks, by health.", ("health",), series="6")
+GROUPS = gauge(
+    "groups", "Replica groups, by the health of their worst rank.", ("health",),
+    series="at most 7", absent="healths that no group has",
+)  # fmt: skip
+STATE = gauge(
+    "group_state",
+    "Health of the group's worst rank: 0 healthy, 1 waiting, 2 starting, 3 stalled, "
+    "4 unreachable, 5 dead; 6 while the group is being evicted.",
+    GROUP, series="G", absent="only the Lighthouse knows the group",
+)  # fmt: skip
+STEP = gauge("group_step", "Step that the group works on.", GROUP, series="G", absent=_NO_STEPS)
+COMMITS = counter(
+    "group_commits", "Steps committed by the group's present processes.", GROUP,
+    series="G", absent=_NO_STEPS,
+)  # fmt: skip
+TOKENS = counter(
+    "group_tokens",
+    "Tokens that the group's ranks trained on since this monitor looks, as they report them, "
+    "added up.",
+    GROUP, series="G", absent="no rank of the group reports tokens",
+)  # fmt: skip
+IN_QUORUM = gauge(
+    "group_in_quorum", "1 while the group is a member of the last quorum.", GROUP,
+    series="G", absent=_NO_LIGHTHOUSE,
+)  # fmt: skip
+LAST_HEARTBEAT = gauge(
+    "group_last_heartbeat_timestamp_seconds",
+    "Unix time of the group's last heartbeat to the Lighthouse.",
+    GROUP, series="G", absent=_NO_LIGHTHOUSE,
+)  # fmt: skip
+RESTARTS = counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.")
+QUORUM_CHANGES = counter("quorum_changes", "Quorums formed since this monitor looks.")
+READ = gauge(
+    "lighthouse_read_timestamp_seconds", "Unix time at which the Lighthouse's page was last read.",
+    absent="it was never read",
+)  # fmt: skip
+UP = gauge("lighthouse_up", "1 while the Lighthouse's page can be read.")
+QUORUM_ID = gauge("quorum_id", "Id of the last quorum.", absent=_NO_LIGHTHOUSE)
+PARTICIPANTS = gauge("quorum_participants", "Members of the last quorum.", absent=_NO_LIGHTHOUSE)
+FORMED = gauge(
+    "quorum_formed_timestamp_seconds",
+    "Unix time at which this monitor first saw the last quorum: it is at least so old.",
+    absent="no quorum was seen yet",
+)  # fmt: skip
+MEMBER_HEARTBEAT_AGE = gauge(
+    "member_heartbeat_age_seconds",
+    "Age of the last heartbeat of each member of the last quorum, as the Lighthouse says.",
+    GROUP, series="G", absent=_NO_LIGHTHOUSE,
+)  # fmt: skip
+
+DEFINITIONS: Final = (
+    JOB_INFO, RANKS, GROUPS, STATE, STEP, COMMITS, TOKENS, IN_QUORUM, LAST_HEARTBEAT, RESTARTS,
+    QUORUM_CHANGES, READ, UP, QUORUM_ID, PARTICIPANTS, FORMED, MEMBER_HEARTBEAT_AGE,
+)  # fmt: skip
 
 
-def ranks(view: View) -> Iterator[Metric]:
-    """How many are how well, and how long each works a step."""
+def export(scene: Scene) -> Iterator[Metric]:
+    """Everything of this file."""
+    yield from _ranks(scene)
+    yield from _groups(scene)
+    yield from _lighthouse(scene)
+
+
+def _ranks(scene: Scene) -> Iterator[Metric]:
+    view = scene.view
+    jobs = sorted({seen.identity.job for seen in view.snapshot.observations})[:_JOBS_TOLD]
+    yield JOB_INFO.rows([((job,), 1.0) for job in jobs])
     tally = Tally(str(health) for health in view.result.rank_health.values())
-    rows = [((str(health),), float(tally[str(health)])) for health in RankHealth]
-    yield gauge("ranks", "Registered ranks, by health.", ("health",), rows)
-    busy = []
-    for rank, tempo in sorted(view.tempos.items()):
-        group, number = split_rank_name(rank)
-        busy.append(((str(group), str(number)), tempo.busy_s))
-    text = "Mean seconds a step in which the rank did not wait for others, last window."
-    yield gauge("rank_busy_seconds", text, ("replica_group", "rank"), busy)
+    yield RANKS.rows([((str(health),), float(tally[str(health)])) for health in RankHealth])
 
 
-def groups(view: View) -> Iterator[Metric]:
+def _groups(scene: Scene) -> Iterator[Metric]:
     """How well each is, and how far."""
-    seen, label = groups_of(view), ("replica_group",)
-    tally = Tally(group.health for group in seen)
-    rows = [((health,), float(count)) for health, count in sorted(tally.items())]
-    yield gauge("groups", "Replica groups, by the health of their worst rank.", ("health",), rows)
-    yield gauge(
-        "group_step",
-        "Step that the group works on.",
-        label,
-        [((one.group,), one.step) for one in seen if one.step is not None],
+    tally = Tally(group.health for group in scene.groups)
+    yield GROUPS.rows([((health,), float(count)) for health, count in sorted(tally.items())])
+    told, view = scene.told_groups, scene.view
+    states = ((one, _state(scene, one)) for one in told)
+    yield STATE.rows([((one.group,), float(state)) for one, state in states if state is not None])
+    yield STEP.rows([((one.group,), float(one.step)) for one in told if one.step is not None])
+    yield COMMITS.rows(
+        [((one.group,), float(one.commits)) for one in told if one.commits is not None]
     )
-    commits = CounterMetricFamily(
-        "lightkeeper_group_commits",
-        "Steps committed by the group's present processes.",
-        labels=label,
+    tokens = [(one.group, view.tokens[one.group]) for one in told if one.group in view.tokens]
+    yield TOKENS.rows([((group,), float(count)) for group, count in tokens])
+    yield IN_QUORUM.rows(
+        [((one.group,), float(one.in_quorum)) for one in told if one.in_quorum is not None]
     )
-    for one in seen:
-        if one.commits is not None:
-            commits.add_metric((one.group,), one.commits)
-    yield commits
-    yield gauge(
-        "group_in_quorum",
-        "1 while the group is a member of the last quorum.",
-        label,
-        [((one.group,), float(one.in_quorum)) for one in seen if one.in_quorum is not None],
-    )
-    yield gauge(
-        "group_last_heartbeat_timestamp_seconds",
-        "Unix time of the group's last heartbeat to the Lighthouse.",
-        label,
+    yield LAST_HEARTBEAT.rows(
         [
             ((one.group,), view.snapshot.now_s - one.heartbeat_age_s)
-            for one in seen
+            for one in told
             if one.heartbeat_age_s is not None
-        ],
+        ]
     )
 
 
-def lighthouse(view: View) -> Iterator[Metric]:
+def _state(scene: Scene, one: GroupView) -> int | None:
+    return STATES.get("evicting" if one.group in scene.view.evicting else one.health)
+
+
+def _lighthouse(scene: Scene) -> Iterator[Metric]:
     """Whether it answers, and its quorum."""
-    page, record = view.snapshot.lighthouse, view.lighthouse
-    for name, text, count in (
-        (
-            "lighthouse_restarts",
-            "Restarts of the Lighthouse seen by this monitor.",
-            record.restarts,
-        ),
-        ("quorum_changes", "Quorums formed since this monitor looks.", record.quorum_changes),
-    ):
-        counter = CounterMetricFamily(f"lightkeeper_{name}", text)
-        counter.add_metric((), count)
-        yield counter
+    page, record = scene.view.snapshot.lighthouse, scene.view.lighthouse
+    yield RESTARTS.value(record.restarts)
+    yield QUORUM_CHANGES.value(record.quorum_changes)
     if record.view_s is not None:
-        text = "Unix time at which the Lighthouse's page was last read."
-        yield gauge("lighthouse_read_timestamp_seconds", text, (), [((), record.view_s)])
-    up = 0.0 if isinstance(page, LighthouseAway) else 1.0
-    yield gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", (), [((), up)])
+        yield READ.value(record.view_s)
+    if record.formed_s is not None:
+        yield FORMED.value(record.formed_s)
+    yield UP.value(0.0 if isinstance(page, LighthouseAway) else 1.0)
     if isinstance(page, LighthouseView):
-        quorum_id = float(page.quorum_id)
-        members = float(len(page.members))
-        yield gauge("quorum_id", "Id of the last quorum.", (), [((), quorum_id)])
-        text = "Members of the last quorum."
-        yield gauge("quorum_participants", text, (), [((), members)])
-        text = (
-            "Age of the last heartbeat of each member of the last quorum, as the Lighthouse says."
-        )
-        yield gauge("member_heartbeat_age_seconds", text, ("replica_group",), _beats(page))
+        yield QUORUM_ID.value(page.quorum_id)
+        yield PARTICIPANTS.value(len(page.members))
+        yield MEMBER_HEARTBEAT_AGE.rows(_beats(scene, page))
 
 
-def _beats(view: LighthouseView) -> list[Row]:
+def _beats(scene: Scene, view: LighthouseView) -> list[Row]:
     """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
     ages_s: dict[str, float] = {}
-    for member in view.members[:_MEMBERS_SHOWN]:
-        age_s, group = (
-            view.heartbeat_ages_s.get(member.replica_id),
-            group_of_replica(member.replica_id),
-        )
-        if age_s is not None:
+    for member in view.members:
+        group = group_of_replica(member.replica_id)
+        age_s = view.heartbeat_ages_s.get(member.replica_id)
+        if age_s is not None and group in scene.told_names:
             ages_s[group] = max(age_s, ages_s.get(group, 0.0))
     return [((group,), age_s) for group, age_s in sorted(ages_s.items())]

@@ -10,64 +10,97 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from monitor.metrics.gauge import gauge
+from monitor.metrics.definition import GROUP, Definition, counter, gauge
+from monitor.metrics.scene import Scene
 from monitor.names import GroupName
-from monitor.view import View
 from worker_server.wire import StepState, Took
 
-_GROUP: Final = ("replica_group",)
-_SECONDS: Final = (
-    ("staging", "last_checkpoint_staging", "made a checkpoint ready for another group"),
-    ("load", "last_checkpoint_load", "loaded a checkpoint from another group"),
-    ("apply", "last_checkpoint_apply", "took over what it had loaded"),
-    ("reconfigure", "last_reconfigure", "built the process groups of a new quorum"),
-)
+_NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
+
+FAILURES = counter(
+    "group_commit_failures",
+    "Attempts of the group's present processes that ended without a commit.",
+    GROUP, series="G", absent="no rank of the group answers, or none reports steps",
+)  # fmt: skip
+HEALS = counter(
+    "group_heals", "States of other groups that the group's present processes took over.", GROUP,
+    series="G", absent=_NOT_YET,
+)  # fmt: skip
+STAGING = gauge(
+    "group_last_checkpoint_staging_seconds",
+    "Seconds in which the group last made a checkpoint ready for another group.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+LOAD = gauge(
+    "group_last_checkpoint_load_seconds",
+    "Seconds in which the group last loaded a checkpoint from another group.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+APPLY = gauge(
+    "group_last_checkpoint_apply_seconds",
+    "Seconds in which the group last took over what it had loaded.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+RECONFIGURE = gauge(
+    "group_last_reconfigure_seconds",
+    "Seconds in which the group last built the process groups of a new quorum.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+LOADED = gauge(
+    "group_last_checkpoint_load_bytes",
+    "Bytes of the checkpoint that the group last loaded, all its ranks together.",
+    GROUP, series="G", absent=_NOT_YET,
+)  # fmt: skip
+
+_SECONDS: Final[tuple[tuple[str, Definition], ...]] = (
+    ("staging", STAGING), ("load", LOAD), ("apply", APPLY), ("reconfigure", RECONFIGURE),
+)  # fmt: skip
+
+DEFINITIONS: Final = (FAILURES, HEALS, STAGING, LOAD, APPLY, RECONFIGURE, LOADED)
 
 
-def recoveries(view: View) -> Iterator[Metric]:
+def export(scene: Scene) -> Iterator[Metric]:
     """Heals, attempts without a commit, and how long the last of each part took."""
-    groups = _steps(view)
-    failures = CounterMetricFamily(
-        "lightkeeper_group_commit_failures",
-        "Attempts of the group's present processes that ended without a commit.",
-        labels=_GROUP,
-    )
-    heals = CounterMetricFamily(
-        "lightkeeper_group_heals",
-        "States of other groups that the group's present processes took over.",
-        labels=_GROUP,
-    )
-    for group, steps in groups.items():
-        failures.add_metric((group,), max(step.commit_failures for step in steps))
-        if any(step.times for step in steps):  # else it is not TorchFT, or does not tell
-            heals.add_metric((group,), max(_took(step, "apply").done for step in steps))
-    yield from (failures, heals)
-    for part, name, text in _SECONDS:
-        rows = [
-            ((str(group),), max(_took(step, part).last_s for step in steps))
+    groups = _steps(scene)
+    yield FAILURES.rows(
+        [
+            ((group,), float(max(step.commit_failures for step in steps)))
             for group, steps in groups.items()
-            if any(part in step.times for step in steps)
         ]
-        yield gauge(f"group_{name}_seconds", f"Seconds in which the group last {text}.",
-                    _GROUP, rows)  # fmt: skip
-    loaded = [
-        ((str(group),), float(sum(_took(step, "load").last_bytes for step in steps)))
-        for group, steps in groups.items()
-        if any(_took(step, "load").last_bytes for step in steps)
-    ]
-    text = "Bytes of the checkpoint that the group last loaded, all its ranks together."
-    yield gauge("group_last_checkpoint_load_bytes", text, _GROUP, loaded)
+    )
+    yield HEALS.rows(
+        [
+            ((group,), float(max(_took(step, "apply").done for step in steps)))
+            for group, steps in groups.items()
+            if any(step.times for step in steps)  # else it is not TorchFT, or does not tell
+        ]
+    )
+    for part, definition in _SECONDS:
+        yield definition.rows(
+            [
+                ((group,), max(_took(step, part).last_s for step in steps))
+                for group, steps in groups.items()
+                if any(part in step.times for step in steps)
+            ]
+        )
+    yield LOADED.rows(
+        [
+            ((group,), float(sum(_took(step, "load").last_bytes for step in steps)))
+            for group, steps in groups.items()
+            if any(_took(step, "load").last_bytes for step in steps)
+        ]
+    )
 
 
-def _steps(view: View) -> dict[GroupName, list[StepState]]:
+def _steps(scene: Scene) -> dict[GroupName, list[StepState]]:
     """What the ranks of each group report, sorted by group."""
-    found: dict[GroupName, list[StepState]] = {}
-    for seen in view.snapshot.observations:
-        if seen.report is not None and seen.report.step is not None:
-            found.setdefault(seen.identity.group, []).append(seen.report.step)
-    return dict(sorted(found.items()))
+    found = {
+        group: [one.report.step for one in seen if one.report is not None and one.report.step]
+        for group, seen in scene.observed.items()
+    }
+    return {group: steps for group, steps in found.items() if steps}
 
 
 def _took(step: StepState, part: str) -> Took:

@@ -8,6 +8,7 @@ from pathlib import Path
 from monitor.config import KeeperConfig
 from monitor.evictors import Patience
 from monitor.journal.shelf import Limits
+from monitor.metrics import Bounds
 from monitor.notify import Sink
 from monitor.rulebook import Rulebook
 from monitor.schedulers.build import SchedulerOptions
@@ -52,5 +53,7 @@ class Options:
     """When a new file is begun."""
     rules: Rulebook | None = None
     """The policy, whose configuration is `config`; None: no file, and none to reload."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """Of the series on `/metrics`."""
     gate: str | None = None
     """Admin port of the gate in front of the Lighthouse; None: there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse
 from monitor.fetch import CaError, Fetcher
 from monitor.keeper import Keeper, Parts
 from monitor.lease import Lease, LeaseTable, Standing, me
-from monitor.metrics import JournalCollector, LeaseCollector, ViewCollector
+from monitor.metrics import JournalCollector, LeaseCollector, UpkeepCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.policy.reading import PolicyError
 from monitor.reports.incident_evidence import Drawn, Stage
@@ -99,8 +100,9 @@ class Service:
         stack.callback(self.keeper.close)
         self.keeper.take_part()
         _say(len(parts.registry.targets()), remembered)
-        self._collect(parts)
+        self._collect(parts, server)
         desk = self._desk(parts, making.fetcher)
+        parts.instruments.event_streams.set_function(desk.event_streams)
         stack.callback(desk.streams.close)  # first of all, so that no open page holds up the rest
         server.start(create_app(desk))
 
@@ -119,12 +121,23 @@ class Service:
     def _for_people(self) -> str:
         return self._options.public_url or for_people(self.url)
 
-    def _collect(self, parts: Parts) -> None:
+    def _collect(self, parts: Parts, server: Server) -> None:
         """Let Prometheus see what is read when it asks."""
         keeper, store, made = self.keeper, parts.store, parts.instruments.registry
         made.register(JournalCollector(lambda: keeper.journal_stats))
         made.register(LeaseCollector(self._lease.standing))
-        made.register(ViewCollector(lambda: keeper.view, lambda: store.errors, version()))
+        bounds = self._options.bounds
+        made.register(ViewCollector(lambda: keeper.view, lambda: store.errors, version(), bounds))
+        queues: dict[str, Callable[[], int]] = {
+            "store": lambda: store.pending,
+            "journal": lambda: keeper.journal_stats.waiting,
+            "evictions": lambda: len(parts.evictors.active()),
+            "http": lambda: server.waiting,
+        }
+        if parts.auditor is not None and self._options.audit_log is not None:
+            auditor = parts.auditor
+            queues["audit_log"] = lambda: auditor.lines_waiting
+        made.register(UpkeepCollector(queues, store.place.path))
 
     def _desk(self, parts: Parts, fetcher: Fetcher) -> Desk:
         keeper = self.keeper

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from monitor.names import (
 from monitor.pipeline import RankHealth, TickResult
 from monitor.policy.effective import Effective
 from monitor.quarantine.record import HostRecord
+from monitor.rank_seconds import Spent
 from monitor.snapshot import (
     EvictionProgress,
     LighthouseAway,
@@ -79,6 +80,10 @@ class View:
     hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
     """The record of every host of which anything is known."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
+    spent: Spent = field(default_factory=Spent)
+    """Rank-seconds that trained, and the others by cause."""
+    tokens: Mapping[GroupName, int] = field(default_factory=dict)
+    """Trained on since this monitor looks, of groups that report any."""
     books: Books = field(default_factory=Books)
     """What accounts are made from."""
     rules: Effective | None = None
@@ -115,12 +120,9 @@ def groups_of(view: View) -> tuple[GroupView, ...]:
     members: tuple[ReplicaId, ...] = ()
     if isinstance(lighthouse, LighthouseView):
         members = tuple(member.replica_id for member in lighthouse.members)
-    known = {group_of_replica(replica_id): replica_id for replica_id in members}  # the last of each
-    inside = frozenset(members)
-    return tuple(
-        _group(view, name, ranks.get(name, ()), known.get(name), inside)
-        for name in sorted(ranks.keys() | known.keys())
-    )
+    known = {GroupName(group_of_replica(replica_id)): replica_id for replica_id in members}
+    ids, names = frozenset(members), ranks.keys() | known.keys()
+    return tuple(_group(view, n, ranks.get(n, ()), known.get(n), ids) for n in sorted(names))
 
 
 def _group(
@@ -128,12 +130,12 @@ def _group(
     name: GroupName,
     seen: Sequence[Observation],
     known: ReplicaId | None,
-    members: frozenset[ReplicaId],
+    members: Collection[ReplicaId],
 ) -> GroupView:
+    """`known`: the replica id by which the Lighthouse has the group."""
     lighthouse = view.snapshot.lighthouse
     steps = [one.report.step for one in seen if one.report is not None and one.report.step]
-    told = [step.replica_id for step in steps if step.replica_id is not None]
-    replica_id = told[0] if told else known
+    replica_id = next((step.replica_id for step in steps if step.replica_id is not None), known)
     age_s = None
     if isinstance(lighthouse, LighthouseView) and replica_id is not None:
         age_s = lighthouse.heartbeat_ages_s.get(replica_id)

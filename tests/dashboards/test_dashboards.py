@@ -1,45 +1,32 @@
-import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-from dashboards import render
+from dashboards import colours, render
+from monitor.metrics.fleet import STATES
+from monitor.self_health import Condition
+from tests.dashboards.boards import (
+    PATHS,
+    ROOT,
+    asking,
+    expressions,
+    from_prometheus,
+    load,
+    panels,
+    targets,
+    variables,
+)
 from tests.dashboards.contract import EXPORTED
-from tests.dashboards.promql import metrics
+from tests.dashboards.promql import metrics, unbounded
 
-ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "dashboards" / "prometheus"
-BOARDS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
+WALL_ROWS = 24
+"""Units of 38 pixels: 912 of the 1,080 of a wall screen; menu, controls and variables have 168."""
 
-each_board = pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
-
-
-def load(path):
-    return json.loads(path.read_text())
-
-
-def panels(board):
-    return [panel for panel in render.panels_of(board) if panel["type"] != "row"]
-
-
-def from_prometheus(board):
-    """Annotations that are no records of the monitor's own."""
-    return [one for one in board["annotations"]["list"] if one["datasource"]["type"] != "grafana"]
-
-
-def expressions(board):
-    for panel in panels(board):
-        for target in panel["targets"]:
-            yield f"panel {panel['title']}", target["expr"]
-    for annotation in from_prometheus(board):
-        yield f"annotation {annotation['name']}", annotation["expr"]
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "query":
-            inside = re.fullmatch(r"label_values\((.*), \w+\)", variable["query"])
-            yield f"variable {variable['name']}", inside[1]
+each_board = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
 def rules(path):
@@ -49,8 +36,11 @@ def rules(path):
     return pairs
 
 
-def test_there_is_a_fleet_dashboard():
-    assert [path.stem for path in BOARDS] == ["fleet"]
+def test_there_are_six_dashboards_with_uids_of_their_own():
+    assert {path.stem: load(path)["uid"] for path in PATHS} == {
+        name: f"lightkeeper-{name}"
+        for name in ("fleet", "groups", "incidents", "keeper", "rank", "stragglers")
+    }
 
 
 @pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
@@ -76,10 +66,11 @@ def test_the_dashboard_follows_grafanas_schema(path):
     assert [f"{list(error.path)}: {error.message}" for error in errors] == []
 
 
-def test_what_the_monitor_writes_into_grafana_is_shown_by_its_tag():
+@each_board
+def test_what_the_monitor_writes_into_grafana_is_shown_by_its_tag(path):
     (one,) = [
         one
-        for one in load(BOARDS[0])["annotations"]["list"]
+        for one in load(path)["annotations"]["list"]
         if one["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
     ]
     assert (one["target"]["type"], one["target"]["tags"]) == ("tags", ["lightkeeper"])
@@ -117,17 +108,6 @@ def test_names_of_metrics_are_found_in_promql(expr, named):
 
 
 @each_board
-def test_every_panel_says_what_it_means_and_in_which_unit(path):
-    silent = [
-        panel["title"]
-        for panel in panels(load(path))
-        if len(panel.get("description", "")) < 30 or not panel["fieldConfig"]["defaults"]["unit"]
-    ]
-
-    assert silent == []
-
-
-@each_board
 def test_ids_and_places_of_panels_do_not_collide(path):
     board = load(path)
     every = list(render.panels_of(board))
@@ -147,29 +127,96 @@ def test_ids_and_places_of_panels_do_not_collide(path):
 
 
 @each_board
-def test_every_variable_in_use_is_declared_and_every_query_goes_to_the_chosen_source(path):
-    text = path.read_text()
-    board = load(path)
-    declared = {variable["name"] for variable in board["templating"]["list"]}
-    used = set(re.findall(r"\$\{?([a-z]\w*)", text))
+def test_panels_fill_their_rows(path):
+    # a gap is where two widths do not add up
+    lines = {}
+    for panel in panels(load(path)):
+        spot = panel["gridPos"]
+        lines.setdefault(spot["y"], []).append(spot["w"])
+    assert {y: sum(widths) for y, widths in lines.items()} == dict.fromkeys(lines, 24)
 
-    assert used <= declared
-    sources = {panel["datasource"]["uid"] for panel in panels(board)}
-    assert sources == {"${datasource}"}
+
+def test_fleet_fits_a_wall_without_scrolling_and_asks_its_questions_in_order():
+    (board,) = [load(path) for path in PATHS if path.stem == "fleet"]
+    every = list(render.panels_of(board))
+    assert max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in every) <= WALL_ROWS
+    assert [one["title"] for one in every if one["type"] == "row"] == [
+        "Is the job making progress?", "Who holds it back?", "What did the keeper do?",
+        "Can I trust it?",
+    ]  # fmt: skip
 
 
 @each_board
-def test_a_panel_over_the_whole_fleet_aggregates(path):
-    # A line per rank of 10,000 is no panel: tens of MB, and nobody can read it.
-    raw = [
-        (where, expr)
-        for where, expr in expressions(load(path))
-        if where.startswith("panel")
-        and any(name.startswith("lightkeeper_rank_") for name in metrics(expr))
-        and not re.match(r"(time\(\) - )?(sum|min|max|avg|quantile|topk|count)\b", expr)
-    ]
+def test_every_variable_in_use_is_declared_and_carried_from_board_to_board(path):
+    board = load(path)
+    used = set(re.findall(r"\$\{?([a-z]\w*)", path.read_text()))
+    assert used <= set(variables(board))
 
-    assert raw == []
+    (others,) = [one for one in board["links"] if one["type"] == "dashboards"]
+    assert (others["tags"], others["keepTime"], others["includeVars"]) == (
+        ["lightkeeper"],
+        True,
+        True,
+    )
+    assert "lightkeeper" in board["tags"]
+    assert board["graphTooltip"] == 1
+
+
+@each_board
+def test_links_go_to_pages_of_the_monitor_or_to_a_dashboard_of_ours(path):
+    known = re.compile(
+        r"\$\{monitor_url\}/(ranks|groups|incidents)/\$\{__[^}]+\}(\.\$\{__[^}]+\})?"
+        r"|\$\{monitor_url\}/v1/ranks/\$\{__[^}]+\}\.\$\{__[^}]+\}/(stacks|flight_recorder|state)"
+        r"|/d/(" + "|".join(load(one)["uid"] for one in PATHS) + r")\?\S+"
+    )
+    for panel in asking(load(path)):
+        field = panel["fieldConfig"]
+        links = list(field["defaults"].get("links", []))
+        for override in field["overrides"]:
+            links += [link for one in override["properties"] if one["id"] == "links"
+                      for link in one["value"]]  # fmt: skip
+        for link in links:
+            assert known.fullmatch(link["url"]), (panel["title"], link)
+            assert link["targetBlank"] == link["url"].startswith("${monitor_url}")
+
+
+def test_states_have_one_colour_and_a_shape_of_their_own():
+    shown = [text for text, _ in colours.GROUP_STATE.values()]
+    assert [text.split()[1] for text in shown] == list(colours.HEALTH)
+    assert Counter(text.split()[0] for text in shown).most_common(1)[0][1] == 1
+    assert Counter(colours.HEALTH.values()).most_common(1)[0][1] == 1
+
+
+def test_numbers_and_names_of_states_are_those_of_the_monitor():
+    assert {state: code for code, state in enumerate(colours.HEALTH)} == STATES
+    assert set(colours.SELF_HEALTH) == {str(one) for one in Condition}
+
+
+@each_board
+def test_no_panel_draws_a_line_for_each_rank_or_group_of_a_large_fleet(path):
+    # tens of MB, and nobody can read it
+    assert [(title, expr) for title, expr in targets(load(path)) if unbounded(expr)] == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "raw"),
+    [
+        pytest.param("lightkeeper_rank_loss{a=~'.+'}", {"lightkeeper_rank_loss"}, id="bare"),
+        pytest.param("rate(lightkeeper_group_commits_total{}[1m])",
+                     {"lightkeeper_group_commits_total"}, id="in-a-function"),
+        pytest.param("sum by (rank) (lightkeeper_rank_loss{})", {"lightkeeper_rank_loss"},
+                     id="by-rank"),
+        pytest.param("max(a{}) - lightkeeper_group_step{}", {"lightkeeper_group_step"}, id="one"),
+        pytest.param("sum by (phase) (rate(lightkeeper_rank_x{}[1m]))", set(), id="by-phase"),
+        pytest.param("quantile(0.5, lightkeeper_rank_loss{})", set(), id="quantile"),
+        pytest.param("topk($topn, lightkeeper_rank_loss{})", set(), id="top"),
+        pytest.param("(rate(lightkeeper_rank_x{}[1m])) and on (rank) topk($topn, y)", set(),
+                     id="some"),
+        pytest.param("lightkeeper_rank_suspect{} == 1", set(), id="bounded-by-its-exporter"),
+    ],
+)  # fmt: skip
+def test_what_is_not_bounded_is_found(expr, raw):
+    assert unbounded(expr) == raw
 
 
 @pytest.mark.parametrize("kind", ["config prometheus.example.yml", "rules rules.yml alerts.yml"])

@@ -1,127 +1,214 @@
-"""The push, against a small HTTP server that answers as Grafana does."""
+"""The push, against a server that answers as Grafana's API documents."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import subprocess
+import sys
 
 import pytest
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
+from dashboards import committed
 from dashboards.__main__ import main
-from dashboards.publish import GrafanaPublisher, PublishError, read_token
+from dashboards.client import Grafana, PublishError, read_token
+from dashboards.publish import Publisher
+from tests.dashboards.boards import ROOT
+from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
 BOARD = {"uid": "one", "title": "One", "panels": []}
+OTHER = {"uid": "two", "title": "Two", "panels": []}
+UIDS = ["lightkeeper-" + name
+        for name in ("fleet", "groups", "incidents", "keeper", "rank", "stragglers")]  # fmt: skip
 
-
-class Grafana:
-    """Folders and dashboards by uid; `script` holds answers to give first: (status, body)."""
-
-    def __init__(self):
-        self.folders, self.boards, self.requests, self.script = {}, {}, [], []
-        grafana = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self):
-                length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length) or "null")
-                grafana.requests.append((self.command, self.path))
-                status, answer = grafana.handle(self.path, self.headers, body)
-                text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            do_GET = do_POST = do_PUT = answer  # noqa: N815
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def handle(self, path, headers, body):
-        if self.script:
-            return self.script.pop(0)
-        if headers["Authorization"] != "Bearer secret":
-            return 401, {"message": "Invalid API key"}
-        if path == "/api/folders":
-            if body["uid"] in self.folders:
-                return 412, {"message": "the folder has been changed by someone else"}
-            self.folders[body["uid"]] = body["title"]
-            return 200, {"uid": body["uid"]}
-        if path == "/api/folders/lightkeeper":
-            return 200, {"uid": "lightkeeper"}
-        if path == "/api/dashboards/db":
-            board = body["dashboard"]
-            if board["uid"] in self.boards and not body["overwrite"]:
-                return 412, {"message": "exists"}
-            self.boards[board["uid"]] = (body["folderUid"], board)
-            return 200, {"url": f"/d/{board['uid']}", "status": "success"}
-        return 404, {"message": "Not found"}
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+SAVED_MEANWHILE = "somebody saved it since we looked: look at their change with --diff, push again"
+FROM_A_FILE = (
+    "this Grafana reads it from a file (one.json): change the file, or stop provisioning it"
+)
+TITLE_TAKEN = "the folder Lightkeeper has another dashboard of this title: rename or remove it"
 
 
 @pytest.fixture
 def grafana():
-    running = Grafana()
+    running = GrafanaServer()
     yield running
     running.close()
 
 
-def publisher(grafana, token="secret"):
-    return GrafanaPublisher(grafana.url, token, sleep=lambda _: None)
+@pytest.fixture
+def token_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(EDITOR + "\n")
+    return path
 
 
-def test_a_push_creates_the_folder_and_stores_the_dashboard_in_it(grafana):
-    assert publisher(grafana).push([BOARD]) == [f"{grafana.url}/d/one"]
-    assert grafana.folders == {"lightkeeper": "Lightkeeper"}
-    assert grafana.boards["one"] == ("lightkeeper", {**BOARD, "id": None})
+def publisher(grafana, token=EDITOR, folder_uid=None):
+    return Publisher(Grafana(grafana.url, token, sleep=lambda _: None), folder_uid)
 
 
-def test_a_second_push_replaces_and_does_not_fail(grafana):
-    publisher(grafana).push([BOARD])
-    publisher(grafana).push([{**BOARD, "title": "Two"}])
+def push(grafana, *boards, folder_uid=None):
+    """Plan and carry out; what became of each dashboard."""
+    one = publisher(grafana, folder_uid=folder_uid)
+    return [(step.action, step.why) for step in one.carry_out(*one.plan(boards), lambda _: None)]
 
-    assert grafana.boards["one"][1]["title"] == "Two"
-    assert len(grafana.folders) == 1
+
+def test_a_push_creates_the_folder_and_the_dashboards_in_it(grafana):
+    assert push(grafana, BOARD, OTHER) == [("create", ""), ("create", "")]
+    assert grafana.folders["lightkeeper"]["title"] == "Lightkeeper"
+    assert {kept["folderUid"] for kept in grafana.boards.values()} == {"lightkeeper"}
+
+
+def test_a_push_twice_makes_one_version_and_after_a_change_a_second(grafana):
+    push(grafana, BOARD, OTHER)
+    assert push(grafana, BOARD, OTHER) == [("unchanged", ""), ("unchanged", "")]
+    assert grafana.versions("one") == [1]
+    assert grafana.writes() == ["/api/folders", "/api/dashboards/db", "/api/dashboards/db"]
+
+    assert push(grafana, {**BOARD, "refresh": "5s"}, OTHER) == [("update", ""), ("unchanged", "")]
+    assert (grafana.versions("one"), grafana.versions("two")) == ([1, 2], [1])
+    assert grafana.boards["one"]["dashboard"]["refresh"] == "5s"
+
+
+def test_a_grafana_that_stores_it_in_other_words_gets_no_version_for_nothing(grafana):
+    grafana.rewrites = lambda board: {**board, "schemaVersion": 42, "preload": False}
+    push(grafana, BOARD)
+
+    assert push(grafana, BOARD) == [("unchanged", "")]
+    grafana.edit("one", refresh="1d")
+    assert push(grafana, BOARD) == [("update", "")]
+    assert grafana.versions("one") == [1, 2, 3]
+
+
+def test_what_somebody_saved_between_our_look_and_our_push_is_not_overwritten(grafana):
+    push(grafana, BOARD)
+    one = publisher(grafana)
+    plan = one.plan([{**BOARD, "refresh": "5s"}, OTHER])
+    grafana.edit("one", refresh="1m")
+
+    steps = one.carry_out(*plan, lambda _: None)
+
+    assert [(step.action, step.why) for step in steps] == [
+        ("refused", SAVED_MEANWHILE),
+        ("create", ""),
+    ]  # fmt: skip
+    assert grafana.boards["one"]["dashboard"]["refresh"] == "1m"
+
+
+def test_a_dashboard_read_from_a_file_is_told_and_the_others_go_on(grafana):
+    grafana.add_folder("lightkeeper", "Lightkeeper")
+    grafana.add_board(BOARD, "lightkeeper", provisioned="one.json")
+    changed = {**BOARD, "refresh": "5s"}
+
+    assert push(grafana, changed, OTHER) == [
+        ("refused", FROM_A_FILE),
+        ("create", ""),
+    ]  # fmt: skip
+    assert push(grafana, BOARD) == [("unchanged", "provisioned from a file")]
+
+
+def test_a_refusal_to_save_a_provisioned_one_is_understood_too(grafana):
+    push(grafana, BOARD)
+    one = publisher(grafana)
+    plan = one.plan([{**BOARD, "refresh": "5s"}])
+    grafana.boards["one"]["provisioned"] = "one.json"
+
+    (step,) = one.carry_out(*plan, lambda _: None)
+
+    assert step.action == "refused"
+    assert step.why.startswith("this Grafana reads it from a file")
+
+
+def test_a_folder_of_our_title_under_another_uid_is_used(grafana):
+    grafana.add_folder("by-hand", "Lightkeeper")
+
+    assert push(grafana, BOARD) == [("create", "")]
+    assert set(grafana.folders) == {"by-hand"}
+    assert grafana.boards["one"]["folderUid"] == "by-hand"
+
+
+def test_a_nested_folder_is_named_by_its_uid(grafana):
+    grafana.add_folder("ml", "Machine learning")
+    grafana.add_folder("nested", "Training", parent="ml")
+
+    assert push(grafana, BOARD, folder_uid="nested") == [("create", "")]
+    assert grafana.boards["one"]["folderUid"] == "nested"
+    assert push(grafana, BOARD) == [("update", "moves into the folder Lightkeeper")]
+
+
+def test_our_folder_that_somebody_nested_is_found_there(grafana):
+    grafana.add_folder("ml", "Machine learning")
+    grafana.add_folder("lightkeeper", "Lightkeeper", parent="ml")
+
+    assert push(grafana, BOARD) == [("create", "")]
+    assert "/api/folders" not in grafana.writes()
+
+
+def test_a_folder_that_is_not_there_is_not_invented(grafana):
+    with pytest.raises(PublishError, match="there is no folder with uid 'nowhere'"):
+        push(grafana, BOARD, folder_uid="nowhere")
+    assert grafana.writes() == []
+
+
+@pytest.mark.parametrize("uid", ["lightkeeper", "by-hand"], ids=["same-uid", "same-title"])
+def test_a_folder_that_somebody_makes_meanwhile_is_used(grafana, uid):
+    one = publisher(grafana)
+    plan = one.plan([BOARD])
+    grafana.add_folder(uid, "Lightkeeper")
+
+    (step,) = one.carry_out(*plan, lambda _: None)
+
+    assert step.action == "create"
+    assert grafana.boards["one"]["folderUid"] == uid
+
+
+def test_another_dashboard_of_the_same_title_is_told(grafana):
+    grafana.add_folder("lightkeeper", "Lightkeeper")
+    grafana.add_board({**BOARD, "uid": "theirs"}, "lightkeeper")
+
+    assert push(grafana, BOARD) == [
+        ("refused", TITLE_TAKEN)
+    ]  # fmt: skip
 
 
 def test_a_grafana_that_is_just_starting_is_tried_again(grafana):
     grafana.script = [(503, {"message": "starting"}), (502, "Bad Gateway")]
 
-    assert publisher(grafana).push([BOARD]) == [f"{grafana.url}/d/one"]
-    assert [path for _, path in grafana.requests].count("/api/folders") == 3
+    assert push(grafana, BOARD) == [("create", "")]
+    assert grafana.requests[:3] == [("GET", "/api/folders/lightkeeper")] * 3
+
+
+def test_a_grafana_behind_a_path_is_told_with_its_own_address():
+    grafana = GrafanaServer(prefix="/graphs")
+    try:
+        one = publisher(grafana)
+        (step,) = one.carry_out(*one.plan([BOARD]), lambda _: None)
+    finally:
+        grafana.close()
+    assert step.url == f"{grafana.url}/d/one/of-that-name"
+
+
+LOOK = "cannot look at the folder at {url}: "
 
 
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
         pytest.param([(401, {"message": "no"})],
-                     "cannot create the folder at {url}: Unauthorized; is the token right and not "
-                     "expired?", id="wrong-token"),
+                     LOOK + "Unauthorized; is the token right and not expired?", id="wrong-token"),
         pytest.param([(403, {"message": "no"})],
-                     "cannot create the folder at {url}: Client Error 403: no; the service account "
-                     "needs the Editor role", id="no-right"),
+                     LOOK + "Client Error 403: no; the service account needs the Editor role",
+                     id="no-right"),
         pytest.param([(404, "<html>not here</html>")],
-                     "cannot create the folder at {url}: Client Error 404: <html>not here</html>; "
-                     "is this the root URL of Grafana?", id="not-the-root"),
+                     LOOK + "Client Error 404: <html>not here</html>; is this the root URL of "
+                     "Grafana?", id="not-the-root"),
         pytest.param([(500, {"message": "disk\nfull"})] * 3,
-                     "cannot create the folder at {url}: Server Error 500: disk full", id="broken"),
+                     LOOK + "Server Error 500: disk full", id="broken"),
         pytest.param([(404, "a message of a proxy")],
-                     "cannot create the folder: {url} did not answer as Grafana does (string "
+                     "cannot look at the folder: {url} did not answer as Grafana does (string "
                      "indices must be integers, not 'str')", id="type-error-of-the-client"),
         pytest.param([(200, "<html>")],
-                     "cannot create the folder: {url} did not answer as Grafana does (Expecting "
+                     "cannot look at the folder: {url} did not answer as Grafana does (Expecting "
                      "value: line 1 column 1 (char 0))", id="no-json"),
-        pytest.param([(200, {}), (200, [])],
+        pytest.param([(200, [])],
                      "{url} did not answer as Grafana does: []", id="json-of-something-else"),
     ],
 )  # fmt: skip
@@ -129,22 +216,28 @@ def test_a_push_that_fails_says_why_in_one_line(grafana, answers, said):
     grafana.script = list(answers)
 
     with pytest.raises(PublishError) as caught:
-        publisher(grafana).push([BOARD])
+        push(grafana, BOARD)
 
     assert str(caught.value) == said.format(url=grafana.url)
 
 
+def test_a_token_that_may_only_read_changes_nothing(grafana):
+    one = publisher(grafana, VIEWER)
+    with pytest.raises(PublishError, match="the service account needs the Editor role"):
+        one.carry_out(*one.plan([BOARD]), lambda _: None)
+    assert (grafana.folders, grafana.boards) == ({}, {})
+
+
 def test_no_grafana_at_all_is_one_line(grafana):
     grafana.close()
-
-    with pytest.raises(PublishError, match=r"^cannot create the folder at http://127\S+: [^\n]+$"):
-        publisher(grafana).push([BOARD])
+    with pytest.raises(PublishError, match=r"^cannot look at the folder at http://127\S+: [^\n]+$"):
+        push(grafana, BOARD)
 
 
 @pytest.mark.parametrize("url", ["grafana:3000", "ftp://g", "http://", "http://g:port"])
 def test_a_url_that_is_none_is_refused(url):
     with pytest.raises(PublishError, match=r"URL|Port"):
-        GrafanaPublisher(url, "secret")
+        Grafana(url, EDITOR)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "é"])
@@ -155,29 +248,104 @@ def test_a_token_file_without_one_token_is_refused(tmp_path, text):
         read_token(tmp_path / "token")
 
 
-def push(grafana, token_file, *more):
+# -- the command ---------------------------------------------------------------------------------
+
+
+def command(grafana, token_file, *more):
     return main(["push", "--url", grafana.url, "--token-file", str(token_file), *more])
 
 
-@pytest.fixture
-def token_file(tmp_path):
-    path = tmp_path / "token"
-    path.write_text("secret\n")
-    return path
+def test_the_command_pushes_what_is_committed_once(grafana, token_file, capsys):
+    assert command(grafana, token_file) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["created", uid] for uid in UIDS
+    ]
+    assert command(grafana, token_file) == 0
+    assert [line.split()[:4] for line in capsys.readouterr().out.splitlines()] == [
+        ["unchanged", uid, "version", "1"] for uid in UIDS
+    ]
+    assert {uid: grafana.versions(uid) for uid in UIDS} == {uid: [1] for uid in UIDS}
 
 
-def test_the_command_pushes_what_is_committed(grafana, token_file, capsys):
-    assert push(grafana, token_file) == 0
-    assert capsys.readouterr().out == f"{grafana.url}/d/lightkeeper-fleet\n"
-    assert grafana.boards["lightkeeper-fleet"][1]["title"] == "Lightkeeper: fleet"
+def test_the_monitors_address_is_put_in_and_compared_with(grafana, token_file, capsys):
+    where = ("--monitor-url", "https://keeper.example:8470/")
+    assert command(grafana, token_file, *where) == 0
+    stored = grafana.boards["lightkeeper-rank"]["dashboard"]["templating"]["list"]
+    (variable,) = [one for one in stored if one["name"] == "monitor_url"]
+    assert (variable["query"], variable["current"]["value"]) == ("https://keeper.example:8470",) * 2
+
+    capsys.readouterr()
+    assert command(grafana, token_file, *where) == 0
+    assert capsys.readouterr().out.count("unchanged") == len(UIDS)
 
 
-def test_a_dry_run_sends_nothing(grafana, token_file, capsys):
-    assert push(grafana, token_file, "--dry-run") == 0
-    assert grafana.requests == []
-    assert "would store lightkeeper-fleet" in capsys.readouterr().out
+def test_a_dry_run_looks_and_changes_nothing(grafana, token_file, capsys):
+    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "")
+
+    assert command(grafana, token_file, "--dry-run", "--diff") == 0
+
+    assert grafana.writes() == []
+    out = capsys.readouterr().out
+    assert "would create  folder Lightkeeper\n" in out
+    assert f"would update  {UIDS[0]} version 1 {grafana.url}/d/{UIDS[0]}/of-that-name" in out
+    assert '-  "refresh": "1d",\n+  "refresh": "10s",\n' in out
+    assert f"--- {UIDS[1]}: not there yet; all of it is new\n" in out
+
+
+def test_a_script_reads_what_was_done_as_json(grafana, token_file, capsys):
+    grafana.add_folder("lightkeeper", "Lightkeeper")
+    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "lightkeeper", provisioned="f.json")
+
+    assert command(grafana, token_file, "--format", "json", "--diff") == 1
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["folder"] == {"uid": "lightkeeper", "title": "Lightkeeper", "there": True}
+    assert [one["action"] for one in told["dashboards"]] == ["refused", *["create"] * 5]
+    assert '+  "refresh": "10s",' in told["dashboards"][0]["diff"]
+
+
+def test_what_is_refused_goes_to_stderr_and_exit_one(grafana, token_file, capsys):
+    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "", provisioned="f.json")
+
+    assert command(grafana, token_file) == 1
+
+    told = capsys.readouterr()
+    assert told.err.startswith(f"refused       {UIDS[0]}")
+    assert told.out.count("created") == len(UIDS) - 1
 
 
 def test_a_missing_token_file_is_one_line_and_exit_one(grafana, tmp_path, capsys):
-    assert push(grafana, tmp_path / "absent") == 1
+    assert command(grafana, tmp_path / "absent") == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_address_of_the_monitor_that_is_none_is_wrong_use(grafana, token_file, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command(grafana, token_file, "--monitor-url", "head:8470")
+    assert "not an http(s):// URL" in capsys.readouterr().err
+
+
+def test_exported_files_are_what_a_grafana_can_be_given(tmp_path, capsys):
+    assert main(["export", str(tmp_path / "out"), "--monitor-url", "http://head:8470"]) == 0
+
+    written = sorted(path.name for path in (tmp_path / "out" / "dashboards").glob("*.json"))
+    assert written == sorted(f"{uid}.json" for uid in UIDS)
+    assert '"http://head:8470"' in (tmp_path / "out/dashboards" / f"{UIDS[0]}.json").read_text()
+    assert (tmp_path / "out/provisioning/dashboards/lightkeeper.yaml").exists()
+
+
+def test_the_one_command_of_lightkeeper_has_it_too():
+    command = [sys.executable, "-m", "monitor.cli", "dashboards", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("lightkeeper-fleet  Lightkeeper: fleet")
+
+
+def test_the_list_says_what_each_answers(capsys):
+    assert main(["list", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["uid"] for row in rows] == UIDS
+    assert rows[0]["questions"] == [
+        "Is the job making progress?", "Who holds it back?", "What did the keeper do?",
+        "Can I trust it?",
+    ]  # fmt: skip

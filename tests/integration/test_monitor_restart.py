@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from tests.dashboards import contract
+from tests.dashboards import contract, live
+from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
 from trainer.demo.fleet import Fleet, start_fleet, start_monitor, wait_for_lighthouse
 from trainer.demo.options import parse
@@ -63,11 +67,57 @@ def metric_names(*bases: str) -> set[str]:
     return {words[2] for words in lines if words[:2] == ["#", "TYPE"]}
 
 
+DID_NOT_HAPPEN = "|".join(
+    (
+        "keeper: Polls that failed",  # WorkerServers answer for hung ranks, by design
+        "keeper: Failures of its own/[BC]",  # no detector and no part of the loop crashed
+        "keeper: Messages to people",  # no sink is configured
+    )
+)
+
+
+@contextlib.contextmanager
+def scraping(fleet: Fleet) -> Iterator[Prometheus | None]:
+    """A Prometheus that scrapes monitor and ranks; None where none is installed."""
+    if shutil.which("prometheus") is None or not live.TOOL.exists():
+        yield None
+        return
+    with prometheus(example_config(fleet.monitor_url)) as prom:
+        yield prom
+
+
+def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
+    """After a hang, an eviction and a heal: one more hang that a person's pause holds back, then
+    each query of each dashboard. None fails, none was empty all the time.
+    """
+    token = fleet.token_file.read_text().strip()
+    paused = requests.post(
+        f"{fleet.monitor_url}/v1/pause",
+        json={"reason": "panels", "hours": None, "author": "tests"},
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=5,
+    )
+    assert paused.ok, paused.text
+    fleet.inject("hang", "rg_0.0")
+    prom.wait_for("lightkeeper_holding > 0", within_s=60)
+
+    def unanswered() -> set[str]:
+        asked = live.ask_all(prom.url, span="10m")
+        return {name for name in live.never_answered(prom, asked, "10m")
+                if not re.search(DID_NOT_HAPPEN, name)}  # fmt: skip
+
+    wait_for(lambda: not unanswered(), within_s=30, what="every panel has data")
+
+
 def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everything(
     tmp_path: Path,
 ) -> None:
     options = parse(["--groups", "2", "--fault", "hang"])
-    with start_fleet(options, tmp_path) as fleet, contextlib.closing(fleet.monitor()) as client:
+    with (
+        start_fleet(options, tmp_path) as fleet,
+        contextlib.closing(fleet.monitor()) as client,
+        scraping(fleet) as prom,
+    ):
         wait_for_lighthouse(fleet, 60)
         wait_until_whole(fleet, client, quiet, 180)
         urls = {rank["rank"]: rank["url"] for rank in client.snapshot()["ranks"]}
@@ -122,3 +172,6 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
         # What dashboards and rules ask for (tests/dashboards/contract.py) is really exported.
         asked_for = (contract.COUNTERS_AND_GAUGES | contract.HISTOGRAMS) - {"up"}
         assert asked_for - metric_names(fleet.monitor_url, urls["rg_0.0"]) == set()
+
+        if prom is not None:
+            ask_every_panel(prom, fleet)

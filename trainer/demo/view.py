@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
+from rich.box import HEAVY_HEAD, Box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -29,6 +31,11 @@ def console(*, stderr: bool = False) -> Console:
     """As wide as the terminal; where there is none, wide enough for the tables."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
+
+
+def frame(file: TextIO) -> Box | None:
+    """Lines around the cells of a table that goes there: none in a pipe."""
+    return HEAVY_HEAD if file.isatty() else None
 
 
 class View:
@@ -123,6 +130,7 @@ def timeline(report: FaultReport) -> Table:
         title=f"{report.kind} in {report.target_rank}: {verdict}",
         title_justify="left",
         show_header=False,
+        box=frame(sys.stderr),
         title_style="bold green" if report.correct else "bold red",
     )
     table.add_column(justify="right")
@@ -148,7 +156,9 @@ def timeline(report: FaultReport) -> Table:
 
 def summary(reports: list[FaultReport]) -> Table:
     """All faults in one table; seconds after the injection."""
-    table = Table(title="summary (seconds after the injection)", title_justify="left")
+    table = Table(
+        title="summary (seconds after the injection)", title_justify="left", box=frame(sys.stdout)
+    )
     for column in (
         "fault",
         "culprit",

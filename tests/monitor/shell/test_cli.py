@@ -113,19 +113,30 @@ def test_a_budget_is_evictions_an_hour(text: str, number: int) -> None:
 # -- asking a running monitor ---------------------------------------------------------------------
 
 
-def test_status_prints_tables(running: Service, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--monitor", running.url]) == 0
-    said = capsys.readouterr().out
-    for words in ("quorum 2: rg_0", "replica groups", "rg_0.1", "forward"):
-        assert words in said
-
-
-def test_status_as_json_is_the_snapshot(
+def test_status_is_the_short_answer_of_a_real_monitor(
     running: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(["status", "--monitor", running.url]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "training      yes  step 10, 1 of 1 group in quorum 2",
+        "rg_0   healthy",
+        "ranks ",
+    ):
+        assert words in said
     assert main(["status", "--monitor", running.url, "--format", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
-    assert [rank["rank"] for rank in body["ranks"]] == ["rg_0.0", "rg_0.1"]
+    assert (body["training"]["is"], body["training"]["step"]) == ("yes", 10)
+
+
+@pytest.mark.parametrize("command", ["ranks", "groups", "hosts"])
+def test_what_a_real_monitor_says_of_each(
+    command: str, running: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--monitor", running.url]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + (2 if command == "ranks" else 1)
+    assert main([command, "--monitor", running.url, "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)[command]) == (2 if command == "ranks" else 1)
 
 
 def test_incidents_print_even_when_there_are_none(
@@ -192,7 +203,9 @@ def test_quarantine_without_the_token_is_status_1(
     assert "wrong or missing token" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["status"], ["incidents"], ["quarantine", "list"]])
+@pytest.mark.parametrize(
+    "command", [["status"], ["ranks"], ["groups"], ["hosts"], ["incidents"], ["quarantine", "list"]]
+)
 def test_a_monitor_that_is_away_is_one_line_and_status_1(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,7 +234,20 @@ def test_a_url_that_is_none_is_one_line(url: str, capsys: pytest.CaptureFixture[
 # -- help, and what a process does ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["monitor", "status", "incidents", "quarantine"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "monitor",
+        "status",
+        "top",
+        "ranks",
+        "groups",
+        "hosts",
+        "incidents",
+        "quarantine",
+        "completion",
+    ],
+)
 def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         build_parser().parse_args([command, "--help"])

@@ -143,7 +143,7 @@ def test_the_tempo_is_the_mean_over_the_window() -> None:
     book = TempoBook()
     for second in range(6):
         tempos = book.push(snapshot(seen("rg_0", step=2 * second), now_s=1000.0 + second))
-    assert tempos == {RankName("rg_0.0"): Tempo(step_s=0.5, busy_s=pytest.approx(0.1))}
+    assert tempos == {RankName("rg_0.0"): Tempo(0.5, pytest.approx(0.1), pytest.approx(0.05))}
 
 
 def test_a_rank_that_stands_has_no_tempo_after_the_window() -> None:

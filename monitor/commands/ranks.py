@@ -1,0 +1,195 @@
+"""`lightkeeper ranks`, `groups` and `hosts`: all of them, or those that are wanted."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from monitor.commands.ask import add_ask_options, ask
+from monitor.commands.errors import DONE
+from monitor.commands.paint import room, show
+from monitor.commands.tables import console, moment, print_json
+from monitor.reports.wording import clean
+from monitor.terminal.fleet import HEALTHS, Group, Rank, badness, groups_of, ranks_of
+from monitor.terminal.grid import Cell, Column, lines_of
+from monitor.terminal.rows import (
+    GROUP_COLUMNS,
+    GROUP_ORDERS,
+    HOST_COLUMNS,
+    RANK_ORDERS,
+    HostRow,
+    Wanted,
+    group_cells,
+    rank_cells,
+    rank_columns,
+    sorted_groups,
+    sorted_hosts,
+    sorted_ranks,
+)
+
+_PIPE: Final = """\
+in a pipe: a line of names, then one line each; fields two spaces apart or more, `-` for what is not
+known: awk -F '  +'
+
+exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+"""
+RANKS_EXAMPLES: Final = f"""\
+examples:
+  lightkeeper ranks                                all of them
+  lightkeeper ranks --unhealthy                    who is neither healthy nor waiting for others
+  lightkeeper ranks --sort busy --limit 10         who works longest for a step
+  lightkeeper ranks --group rg_1 --wide            with commits, loss, quorum, process and address
+  lightkeeper ranks --sort phase-age --format json | jq -r '.ranks[0].rank'
+
+columns: for: since when it is in that phase; s/step: seconds a step takes; busy, wait: how many of
+them it works, and waits for others
+{_PIPE}"""
+GROUPS_EXAMPLES: Final = f"""\
+examples:
+  lightkeeper groups
+  lightkeeper groups --sort heartbeat --limit 5    whom the Lighthouse has not heard for longest
+  lightkeeper groups --health evicting --health dead
+
+{_PIPE}"""
+HOSTS_EXAMPLES: Final = f"""\
+examples:
+  lightkeeper hosts                                worst first
+  lightkeeper hosts --unhealthy
+
+its record over time, and letting it in again: lightkeeper quarantine --help
+{_PIPE}"""
+
+
+def add_ranks_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `ranks`."""
+    _add_filters(parser, group=True)
+    _add_order(parser, tuple(RANK_ORDERS), "rank")
+    parser.add_argument("--wide", action="store_true", help="more columns")
+    add_ask_options(parser)
+
+
+def add_groups_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `groups`."""
+    _add_filters(parser, group=True)
+    _add_order(parser, tuple(GROUP_ORDERS), "group")
+    add_ask_options(parser)
+
+
+def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `hosts`."""
+    _add_filters(parser, group=False)
+    parser.add_argument("--limit", type=_limit, metavar="N", help="at most so many")
+    add_ask_options(parser)
+
+
+def _add_filters(parser: argparse.ArgumentParser, *, group: bool) -> None:
+    many = "; repeatable"
+    if group:
+        parser.add_argument("--group", action="append", default=[], metavar="NAME",
+                            help="of this replica group" + many)  # fmt: skip
+    parser.add_argument("--host", action="append", default=[], metavar="NAME",
+                        help="on this host" + many)  # fmt: skip
+    parser.add_argument("--health", action="append", default=[], choices=(*HEALTHS, "evicting"),
+                        metavar="WORD", help="one of %(choices)s" + many)  # fmt: skip
+    parser.add_argument("--unhealthy", action="store_true",
+                        help="neither healthy nor waiting for others")  # fmt: skip
+
+
+def _add_order(parser: argparse.ArgumentParser, orders: Sequence[str], first: str) -> None:
+    parser.add_argument("--sort", choices=orders, default=first, metavar="ORDER",
+                        help="one of %(choices)s (default: %(default)s); the longest, the furthest "
+                        "behind, the worst first")  # fmt: skip
+    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument("--limit", type=_limit, metavar="N", help="at most so many")
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 10_000_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+def wanted_of(args: argparse.Namespace) -> Wanted:
+    """The filters that the options say."""
+    return Wanted(
+        groups=frozenset(getattr(args, "group", ())),
+        hosts=frozenset(args.host),
+        healths=frozenset(args.health),
+        unhealthy=args.unhealthy,
+    )
+
+
+def run_ranks(args: argparse.Namespace) -> int:
+    """All ranks, or those wanted."""
+    raw = ask(args, "/v1/ranks")["ranks"]
+    wanted = wanted_of(args)
+    both = zip(ranks_of(raw), raw, strict=True)
+    found = {one.name: (one, told) for one, told in both if wanted.rank(one)}
+    ranks = sorted_ranks((one for one, _ in found.values()), args.sort, reverse=args.reverse)
+    if args.format == "json":
+        told = [found[one.name][1] for one in ranks[: args.limit]]
+        print_json({"schema": 1, "ranks": told, "more": len(ranks) - len(told)})
+        return DONE
+    cells = functools.partial(rank_cells, wide=args.wide)
+    return _print(rank_columns(wide=args.wide), [cells(one) for one in ranks[: args.limit]], ranks)
+
+
+def run_groups(args: argparse.Namespace) -> int:
+    """All groups, or those wanted."""
+    raw = ask(args, "/v1/groups")["groups"]
+    wanted = wanted_of(args)
+    both = zip(groups_of(raw), raw, strict=True)
+    found = {one.name: (one, told) for one, told in both if wanted.group(one)}
+    groups = sorted_groups((one for one, _ in found.values()), args.sort, reverse=args.reverse)
+    if args.format == "json":
+        told = [found[one.name][1] for one in groups[: args.limit]]
+        print_json({"schema": 1, "groups": told, "more": len(groups) - len(told)})
+        return DONE
+    return _print(GROUP_COLUMNS, [group_cells(one) for one in groups[: args.limit]], groups)
+
+
+def run_hosts(args: argparse.Namespace) -> int:
+    """All hosts, or those wanted: their ranks now, and their record."""
+    records = ask(args, "/v1/hosts")["hosts"]
+    ranks: dict[str, list[Rank]] = {}
+    for one in ranks_of(ask(args, "/v1/ranks")["ranks"]):
+        ranks.setdefault(one.host, []).append(one)
+    wanted = wanted_of(args)
+    rows = [host_row(record, ranks.get(clean(str(record["host"]), 120), ())) for record in records]
+    chosen = sorted_hosts(one for one in rows if wanted.host(one))
+    if args.format == "json":
+        told = [one.to_json() for one in chosen[: args.limit]]
+        print_json({"schema": 1, "hosts": told, "more": len(chosen) - len(told)})
+        return DONE
+    return _print(HOST_COLUMNS, [one.cells() for one in chosen[: args.limit]], chosen)
+
+
+def host_row(record: Mapping[str, Any], ranks: Sequence[Rank]) -> HostRow:
+    """One host, from its record and its ranks."""
+    busy = [one.busy_s for one in ranks if one.busy_s is not None]
+    return HostRow(
+        name=clean(str(record["host"]), 120),
+        health=min((one.health for one in ranks), key=badness, default="-"),
+        groups=len({one.group for one in ranks}),
+        ranks=len(ranks),
+        busy_s=max(busy, default=None),
+        incidents=sum(record["incidents"].values()),
+        evictions=record["evictions"],
+        quarantined=record["quarantined"],
+        until="released" if record["until_s"] is None else moment(record["until_s"]),
+    )
+
+
+def _print(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    all_of: Sequence[Rank] | Sequence[Group] | Sequence[HostRow],
+) -> int:
+    out = console()
+    show(out, lines_of(columns, rows, room(out)))
+    if len(all_of) > len(rows):  # not among the rows: who counts lines counts rows
+        sys.stderr.write(f"and {len(all_of) - len(rows):,} more\n")
+    return DONE

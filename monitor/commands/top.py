@@ -1,0 +1,70 @@
+"""`lightkeeper top`: the ranks, live, as top and htop show processes."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from typing import Any, Final
+
+from monitor.commands.ask import add_monitor_option
+from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.status import look_at
+from monitor.commands.watch import away_lines, live, on_terminal, seconds
+from monitor.terminal.grid import Line
+from monitor.terminal.rows import RANK_ORDERS, Wanted
+from monitor.terminal.topscreen import HELP, Top
+
+_KEYS: Final = "\n".join(f"  {keys:<42}{does}" for keys, does in HELP)
+EXAMPLES: Final = f"""\
+examples:
+  lightkeeper top                              who works longest for a step
+  lightkeeper top --sort phase-age             who has been in one phase for longest
+  lightkeeper top --group rg_1 --wide
+
+keys:
+{_KEYS}
+
+It takes at most a twentieth of a core for looking: at ten thousand ranks it looks less often. In a
+pipe: lightkeeper ranks --sort busy --limit 20, or lightkeeper status --watch.
+
+exit status: 0 left, 1 no monitor answers, 2 wrong arguments, or no terminal
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `top`."""
+    parser.add_argument("--sort", choices=tuple(RANK_ORDERS), default="busy", metavar="ORDER",
+                        help="one of %(choices)s (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument("--group", action="append", default=[], metavar="NAME",
+                        help="ranks of this group; repeatable")  # fmt: skip
+    parser.add_argument("--host", action="append", default=[], metavar="NAME",
+                        help="ranks on this host; repeatable")  # fmt: skip
+    parser.add_argument("--unhealthy", action="store_true",
+                        help="neither healthy nor waiting for others")  # fmt: skip
+    parser.add_argument("--wide", action="store_true", help="more columns")
+    parser.add_argument("--every", type=seconds, default=2.0, metavar="SECONDS",
+                        help="pause between two looks (default: 2)")  # fmt: skip
+    add_monitor_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Until q.
+
+    Raises:
+        CommandError: no terminal, or no monitor.
+    """
+    if not on_terminal():
+        raise CommandError(
+            "top needs a terminal; in a pipe: lightkeeper ranks --sort busy --limit 20", USAGE
+        )
+    wanted = Wanted(frozenset(args.group), frozenset(args.host), unhealthy=args.unhealthy)
+    top = Top(args.sort, args.reverse, args.wide, wanted)
+    live(functools.partial(look_at, args), args.every, functools.partial(_draw, top),
+         top.struck)  # fmt: skip
+    return DONE
+
+
+def _draw(top: Top, look: Any, width: int, height: int) -> list[Line]:
+    above = away_lines(look.away, width)
+    return [*above, *top.screen(look.seen, width, max(1, height - len(above)))]

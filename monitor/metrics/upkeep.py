@@ -1,0 +1,134 @@
+"""What the monitor keeps: store, journal, evidence, lease, messages to people, and their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from monitor.journal.writer import Stats
+from monitor.lease import Standing
+from monitor.metrics.definition import counter, gauge, histogram
+from monitor.metrics.health import TICK_BUCKETS
+
+STORE_ERRORS = counter("store_errors", "Writes that the store's disk did not take (retried).")
+STORE_BYTES = gauge(
+    "store_bytes", "Bytes of the store's files on disk, the write-ahead log included.",
+    absent="the store is PostgreSQL",
+)  # fmt: skip
+QUEUE_LENGTH = gauge(
+    "queue_length",
+    "What waits: store (rows to be written), journal (ticks), audit_log (lines), evictions "
+    "(under way), http (requests for which no thread is free).",
+    ("queue",), series="at most 5", absent="queues that this monitor has not",
+)  # fmt: skip
+EVENT_STREAMS = gauge("event_streams", "Pages that follow the monitor by server-sent events now.")
+JOURNAL_TICKS = counter("journal_ticks", "Ticks written to the journal.")
+JOURNAL_LOST = counter("journal_lost_ticks", "Ticks that the journal's disk did not take.")
+JOURNAL_BYTES = counter("journal_written_bytes", "Bytes written to the journal, compressed.")
+JOURNAL_FAILING = gauge("journal_failing", "1 while the journal is not written.")
+ACTIVE = gauge(
+    "monitor_active", "1 while this monitor holds the lease and acts, 0 while it stands by."
+)
+EPOCH = gauge(
+    "lease_epoch", "Epoch of the lease, as far as this monitor knows; it grows with each handover."
+)
+LEASE_FAILING = gauge("lease_failing", "1 while the lease can be neither renewed nor looked at.")
+EVIDENCE = counter(
+    "evidence_captures", "Captures of evidence, by moment (firing, eviction) and outcome.",
+    ("moment", "outcome"), series="at most 2 x 4", absent="none was made since the start",
+)  # fmt: skip
+EVIDENCE_SECONDS = histogram(
+    "evidence_capture_seconds",
+    "Seconds until the ranks concerned had answered, or the deadline was over.",
+    buckets=TICK_BUCKETS, series="13",
+)  # fmt: skip
+EVIDENCE_BYTES = counter("evidence_written_bytes", "Bytes of bundles written.")
+EVIDENCE_STORED = gauge("evidence_stored_bytes", "Bytes of bundles on disk.")
+NOTIFICATIONS = counter(
+    "notifications",
+    "Messages to people, by sink and outcome: sent, failed (tried again), dropped.",
+    ("sink", "outcome"), series="at most 3 a sink", absent="none was sent since the start",
+)  # fmt: skip
+PENDING = gauge(
+    "notifications_pending", "Messages that wait for a sink.", ("sink",), series="1 a sink",
+    absent="no sink is configured",
+)  # fmt: skip
+
+DEFINITIONS: Final = (
+    STORE_ERRORS, STORE_BYTES, QUEUE_LENGTH, EVENT_STREAMS, JOURNAL_TICKS, JOURNAL_LOST,
+    JOURNAL_BYTES, JOURNAL_FAILING, ACTIVE, EPOCH, LEASE_FAILING, EVIDENCE, EVIDENCE_SECONDS,
+    EVIDENCE_BYTES, EVIDENCE_STORED, NOTIFICATIONS, PENDING,
+)  # fmt: skip
+
+
+class JournalCollector(Collector):
+    """What the journal wrote and lost."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        stats = self._stats()
+        yield JOURNAL_TICKS.value(stats.ticks)
+        yield JOURNAL_LOST.value(stats.lost)
+        yield JOURNAL_BYTES.value(stats.bytes)
+        yield JOURNAL_FAILING.value(stats.problem is not None)
+
+
+class LeaseCollector(Collector):
+    """Whether this monitor acts."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        seen = self._standing()
+        yield ACTIVE.value(seen.active)
+        yield EPOCH.value(seen.epoch)
+        yield LEASE_FAILING.value(seen.problem is not None)
+
+
+class UpkeepCollector(Collector):
+    """How much waits, and how large the store is; no more than a stat touches the disk.
+
+    Args:
+        queues: by name, how long each is.
+        store: the SQLite file; None: it is PostgreSQL.
+    """
+
+    def __init__(self, queues: Mapping[str, Callable[[], int]], store: Path | None) -> None:
+        self._queues = queues
+        self._store = store
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        lengths = [((name,), float(length())) for name, length in sorted(self._queues.items())]
+        yield QUEUE_LENGTH.rows(lengths)
+        if self._store is not None:
+            yield STORE_BYTES.value(sum(_size(self._store, end) for end in ("", "-wal", "-shm")))
+
+
+def _size(path: Path, end: str) -> int:
+    """0 for a file that is not there: SQLite makes its log when it needs one."""
+    try:
+        return path.with_name(path.name + end).stat().st_size
+    except OSError:
+        return 0

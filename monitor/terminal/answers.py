@@ -1,0 +1,299 @@
+"""The four answers of `status`: is it training, who holds it back, what did the keeper do, can the
+monitor be trusted. Pure.
+
+Each is a word that scripts may rely on, a sentence for people, and the facts behind it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from monitor.reports.wording import clean, counted
+from monitor.snapshot import NO_LIGHTHOUSE
+from monitor.terminal.fleet import Fleet, count
+from monitor.terminal.grid import age
+
+_SHOWN: Final = 3
+"""Incidents that `status` spells out."""
+_DOUBTS: Final = 5
+"""Doubts in the monitor that it spells out."""
+_QUIET_S: Final = 10.0
+"""No commit for so long is no training, however short a step is."""
+_QUIET_STEPS: Final = 5.0
+_UNKNOWN_STEP_S: Final = 30.0
+"""The same while nobody knows how long a step takes."""
+
+
+_HOW: Final = {"evicted": "evicted", "evicting": "is evicting", "failed": "FAILED to evict"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the monitor said to one look."""
+
+    fleet: Fleet
+    recent: tuple[Mapping[str, Any], ...] = ()
+    """Incidents of the last hour, newest first."""
+    tick_age_s: float | None = None
+    not_ready: str = ""
+    """Why the monitor calls itself unready."""
+    pause: str = ""
+    """The big red switch in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer."""
+
+    about: str
+    word: str
+    style: str
+    text: str
+    more: tuple[str, ...] = ()
+    """Further lines."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"is": self.word, "says": self.text, **self.facts}
+
+
+def answers(asked: Asked) -> tuple[Answer, ...]:
+    """All four, in the order in which people ask."""
+    return (training(asked.fleet), held_back(asked.fleet), keeper(asked), trust(asked))
+
+
+def answers_to_json(asked: Asked) -> dict[str, Any]:
+    """The body of `status --format json`."""
+    fleet, lighthouse = asked.fleet, asked.fleet.body["lighthouse"]
+    return {
+        "schema": 1,
+        "now_s": fleet.now_s,
+        "tick": fleet.tick,
+        **{one.about.replace(" ", "_"): one.to_json() for one in answers(asked)},
+        "quorum_id": lighthouse.get("quorum_id"),
+        "groups": {"all": len(fleet.groups), **count(fleet.groups)},
+        "ranks": {"all": len(fleet.ranks), **count(fleet.ranks)},
+    }
+
+
+# -- is it training? -----------------------------------------------------------------------------
+
+
+def training(fleet: Fleet) -> Answer:
+    """Whether anybody commits steps."""
+    about, step_s = "training", fleet.median_step_s
+    ages = [one.commit_age_s for one in fleet.ranks if one.commit_age_s is not None]
+    step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
+    facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None)}
+    if not fleet.ranks:
+        return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
+    if not ages:
+        return Answer(about, "starting", "blue", "nobody has committed a step yet", facts=facts)
+    quiet_s = min(ages)
+    pace = "" if step_s is None else f", {step_s:.3g} s a step"
+    if quiet_s > _limit_s(fleet, step_s):
+        text = f"no commit for {age(quiet_s)} (step {step}{pace})"
+        return Answer(about, "no", "bold red", text, facts=facts)
+    return Answer(about, "yes", "green", f"step {step}{pace}{_quorum(fleet)}", facts=facts)
+
+
+def _limit_s(fleet: Fleet, step_s: float | None) -> float:
+    """So long without a commit is training still."""
+    if step_s is not None:
+        return max(_QUIET_S, _QUIET_STEPS * step_s)
+    well = any(one.health == "healthy" for one in fleet.ranks)
+    return _UNKNOWN_STEP_S if well else _QUIET_S
+
+
+def _quorum(fleet: Fleet) -> str:
+    lighthouse = fleet.body["lighthouse"]
+    if not lighthouse["up"]:
+        return ""
+    inside = sum(one.in_quorum is True for one in fleet.groups)
+    groups = counted(len(fleet.groups), "group")
+    return f", {inside:,} of {groups} in quorum {lighthouse['quorum_id']}"
+
+
+# -- who holds it back? --------------------------------------------------------------------------
+
+
+def held_back(fleet: Fleet) -> Answer:
+    """Whom the open incidents name."""
+    about = "held back by"
+    told = [one for one in fleet.incidents if one["state"] != "pending"]
+    doubted = [one for one in fleet.incidents if one["state"] == "pending"]
+    facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
+    if told:
+        return Answer(about, "named", "bold red", _named(told), tuple(_reasons(told)), facts)
+    if doubted:
+        text = f"{_named(doubted)}: not sure yet"
+        return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
+    return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
+
+
+def _brief(one: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("id", "kind", "state", "severity", "culprits", "groups", "since_s", "reason")
+    return {name: one[name] for name in kept}
+
+
+def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for one in incidents for name in one["culprits"]))
+    kinds = list(dict.fromkeys(str(one["kind"]) for one in incidents))
+    who = listed(names, _SHOWN) if names else "nobody can be named"
+    return f"{who} ({listed(kinds, _SHOWN)})"
+
+
+def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for one in incidents[:_SHOWN]:
+        yield clean(f"{one['severity']}, {one['state']}: {one['reason']} ({one['id']})", 400)
+    if len(incidents) > _SHOWN:
+        yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents"
+
+
+def _busiest(fleet: Fleet) -> str:
+    busy = [(one.busy_s, one.name) for one in fleet.ranks if one.busy_s is not None]
+    if not busy:
+        return "no incident is open"
+    most_s, name = max(busy)
+    middle_s = statistics.median(seconds for seconds, _ in busy)
+    return f"busiest is {name}: {most_s:.3g} s a step, the median {middle_s:.3g} s"
+
+
+# -- what did the keeper do? ---------------------------------------------------------------------
+
+
+def keeper(asked: Asked) -> Answer:
+    """Whether it acts, and what it did in the last hour."""
+    word, style, text = _mode(asked)
+    body = asked.fleet.body
+    hosts = [str(one["host"]) for one in body["quarantine"]]
+    groups = [str(one["group"]) for one in body["quarantine_groups"]]
+    evicted = [one for one in asked.recent if (one.get("account") or {}).get("outcome")
+               in _HOW]  # fmt: skip
+    facts = {
+        "evicted_last_hour": [
+            {"id": one["id"], "groups": one["groups"], "outcome": one["account"]["outcome"]}
+            for one in evicted
+        ],
+        "quarantined_hosts": hosts,
+        "quarantined_groups": groups,
+    }
+    more = (*_done(asked.fleet, evicted), *_held(asked.fleet), *_refused(hosts, groups))
+    return Answer("keeper", word, style, text, more, facts)
+
+
+def _mode(asked: Asked) -> tuple[str, str, str]:
+    body = asked.fleet.body
+    lease, window = body.get("monitor"), body.get("maintenance")
+    if lease is not None and lease["role"] == "standby":
+        holder = clean(str(lease["holder"] or "nobody yet"), 80)
+        return "standby", "yellow", f"this monitor stands by; active: {holder}"
+    if asked.pause:
+        return "paused", "bold red", asked.pause
+    if body["observe"]:
+        return "observing", "bold cyan", "observe mode: nothing is evicted"
+    if window is not None:
+        text = f"maintenance {clean(str(window['name']), 80)} until {clock(window['until_s'])}"
+        return "maintenance", "yellow", f"{text}: nothing is evicted"
+    return "acting", "green", "evicts whom it is sure of"
+
+
+def _done(fleet: Fleet, evicted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not evicted:
+        yield "evicted nobody in the last hour"
+    for one in evicted[:_SHOWN]:
+        account = one["account"]
+        how = _HOW[account["outcome"]]
+        ago_s = max(0.0, fleet.now_s - _asked_s(one))
+        back = account["back_on"]
+        tail = f", back on {listed(back, _SHOWN)}" if back else ""
+        yield clean(f"{how} {listed(one['groups'], _SHOWN)} {age(ago_s)} ago: {one['kind']} of "
+                    f"{listed(one['culprits'], _SHOWN) or 'nobody named'}{tail}", 300)  # fmt: skip
+    if len(evicted) > _SHOWN:
+        yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
+
+
+def _asked_s(one: Mapping[str, Any]) -> float:
+    eviction = one.get("eviction")
+    return float(eviction["asked_s"] if eviction else one["last_seen_s"])
+
+
+def _held(fleet: Fleet) -> Iterator[str]:
+    held = [one for one in fleet.incidents if (one.get("account") or {}).get("outcome") == "held"]
+    for one in held[:_SHOWN]:
+        holds = one["account"]["holds"]
+        if holds:
+            yield clean(f"holds back: {holds[-1]['guard']}: {holds[-1]['reason']}", 300)
+
+
+def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
+    if hosts:
+        yield f"in quarantine: {counted(len(hosts), 'host')}: {listed(hosts, _SHOWN)}"
+    if groups:
+        yield f"in quarantine: {counted(len(groups), 'group')}: {listed(groups, _SHOWN)}"
+
+
+# -- can the monitor be trusted? -----------------------------------------------------------------
+
+
+def trust(asked: Asked) -> Answer:
+    """What speaks against believing the rest."""
+    doubts = [clean(one, 300) for one in _doubts(asked)]
+    facts = {"doubts": doubts, "last_tick_age_s": asked.tick_age_s}
+    if doubts:
+        rest = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
+        more = (*doubts[1:_DOUBTS], *_more(len(doubts) - _DOUBTS))
+        return Answer("monitor", "doubtful", "yellow", doubts[0] + rest, more, facts)
+    tick = "" if asked.tick_age_s is None else f"looked {age(asked.tick_age_s)} ago, "
+    answering = f"all {counted(len(asked.fleet.ranks), 'rank')} answer"
+    if len(asked.fleet.ranks) <= 1:
+        answering = f"{counted(len(asked.fleet.ranks), 'rank')} answering"
+    return Answer("monitor", "trusted", "green", f"{tick}{answering}", (), facts)
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > 0:
+        yield f"and {number:,} more: --format json has them"
+
+
+def _doubts(asked: Asked) -> Iterator[str]:
+    fleet, body = asked.fleet, asked.fleet.body
+    if asked.not_ready:
+        yield asked.not_ready
+    health = body["self_health"]
+    for said in health["conditions"].values():
+        yield str(said)
+    if health["hold"]:
+        yield f"evicts nobody: {health['hold']}"
+    for one in body["unknown"]:
+        yield f"unknown: {one['kind']}: {one['why']}"
+    yield from body["troubles"]
+    lighthouse = body["lighthouse"]
+    if not lighthouse["up"] and lighthouse["reason"] != NO_LIGHTHOUSE:
+        yield f"Lighthouse away: {lighthouse['reason']}"
+    silent = [one.name for one in fleet.ranks if one.trouble]
+    if silent:
+        share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
+        yield f"{share} do not answer: {listed(silent, _SHOWN)}"
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def listed(names: Sequence[Any], most: int) -> str:
+    """`a, b, c and 7 more`."""
+    shown = ", ".join(clean(str(one), 80) for one in names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+
+def clock(at_s: float | None) -> str:
+    """Local time of day."""
+    if at_s is None:
+        return "-"
+    at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
+    return at.strftime("%H:%M:%S")

@@ -1,0 +1,101 @@
+"""Exposition pages of a large fleet, without the fleet: what a Prometheus would scrape of it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from prometheus_client import generate_latest
+
+from monitor.detectors.verdict import Kind
+from monitor.metrics import Instruments, ViewCollector
+from monitor.metrics.scene import Bounds
+from monitor.names import GroupName, IncidentId, RankName, ReplicaId
+from monitor.pipeline import RankHealth
+from monitor.rank_seconds import Spent
+from monitor.snapshot import LighthouseView, Member
+from monitor.tempo import Tempo
+from tests.monitor.shell.test_store import incident
+from tests.monitor.shell.test_view import seen, view
+
+RANKS_PER_GROUP = 8
+BUCKETS = ("0.1", "0.25", "0.5", "1.0", "2.5", "+Inf")
+
+
+def monitor_page(ranks: int) -> bytes:
+    """The monitor's, of so many ranks, with incidents, and a series for each rank and group."""
+    rng = random.Random(8)
+    groups = ranks // RANKS_PER_GROUP
+    names = [f"rg_{number}" for number in range(groups)]
+    observed = [
+        seen(group, number, replica_id=f"{group}:a", host=f"node{index}")
+        for index, group in enumerate(names)
+        for number in range(RANKS_PER_GROUP)
+    ]
+    light = LighthouseView(
+        7,
+        tuple(Member(ReplicaId(f"{group}:a"), 10) for group in names[:-20]),
+        {ReplicaId(f"{group}:a"): rng.random() for group in names},
+        "fine",
+    )
+    healths = [RankHealth.WAITING] * 90 + list(RankHealth)
+    open_now = [
+        replace(
+            incident(),
+            id=IncidentId(f"inc-{number}"),
+            kind=list(Kind)[number % len(Kind)],
+            culprits=(RankName(f"rg_{number}.0"),),
+            groups=(GroupName(f"rg_{number}"),),
+        )
+        for number in range(120)
+    ]
+    shown = view(
+        *observed,
+        lighthouse=light,
+        health={one.rank: rng.choice(healths) for one in observed},
+        tempos={one.rank: Tempo(2.0, rng.gauss(0.2, 0.01), 0.1) for one in observed},
+        incidents=tuple(open_now),
+        spent=Spent(1e6, {"starting": 10.0, "not_entered": 40.0}),
+        tokens={GroupName(group): 1000 for group in names},
+    )
+    instruments = Instruments()
+    bounds = Bounds(ranks, groups)
+    instruments.registry.register(ViewCollector(lambda: shown, lambda: 0, "1.2.3", bounds))
+    instruments.count_incidents(open_now, [])
+    for kind in Kind:
+        instruments.evictions.labels(str(kind), "gone").inc()
+    for guard in ("budget", "cool_down", "min_replicas"):
+        instruments.holds.labels(guard).inc()
+    instruments.ticks.observe(0.4)
+    return generate_latest(instruments.registry)
+
+
+def ranks_page(ranks: int) -> bytes:
+    """What so many ranks say of themselves that panels read, on one page."""
+    lines: list[str] = []
+    for number in range(ranks):
+        group, rank = divmod(number, RANKS_PER_GROUP)
+        who = f'job_id="job",replica_group="rg_{group}",rank="{rank}"'
+        lines += [f"lightkeeper_rank_{name}{{{who}}} {value}" for name, value in _PLAIN.items()]
+        lines.append(
+            f'lightkeeper_rank_info{{{who},host="node{group}",pid="{number}",'
+            f'replica_id="rg_{group}:a",url="http://node{group}:1"}} 1'
+        )
+        lines += [
+            f'lightkeeper_rank_phase_seconds_total{{{who},phase="{phase}"}} 5'
+            for phase in ("forward", "backward", "communication", "optimizer")
+        ]
+        lines += [
+            f'lightkeeper_rank_collective_{name}{{{who},process_group="{name_of}"}} {value}'
+            for name, value in (("enqueued", 12), ("completed", 11), ("lag", 1))
+            for name_of in ("default", "dp")
+        ]
+        lines += [f'lightkeeper_rank_step_seconds_bucket{{{who},le="{le}"}} 9' for le in BUCKETS]
+    return ("\n".join(lines) + "\n").encode()
+
+
+_PLAIN = {
+    "alive": 1, "step": 10, "loss": 2.5, "finite": 1, "last_commit_timestamp_seconds": 1e9,
+    "attempts_total": 11, "commits_total": 10, "commit_failures_total": 1, "tokens_total": 4096,
+    "communication_seconds_total": 3, "step_seconds_sum": 4, "step_seconds_count": 9,
+}  # fmt: skip

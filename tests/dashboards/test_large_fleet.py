@@ -1,0 +1,84 @@
+"""Panels at 10,000 ranks: a real Prometheus scrapes what a monitor of such a fleet exports."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dashboards.__main__ import main
+from tests.dashboards.boards import PATHS
+from tests.dashboards.crowd import monitor_page, ranks_page
+from tests.dashboards.live import TOOL, ask_all
+from tests.prometheus.server import prometheus
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(170)]
+
+RANKS = 10_000
+OWN_PAGES = 1_000
+"""Ranks whose own metrics are scraped too: 40 series each; already twice what a panel may draw."""
+MOST_SERIES = 500
+SHOWN_AT_FIRST = 40
+
+CONFIG = """\
+global: {{scrape_interval: 2s, scrape_timeout: 2s}}
+scrape_configs:
+  - {{job_name: lightkeeper, metrics_path: /monitor, static_configs: [{{targets: ["{at}"]}}]}}
+  - {{job_name: lightkeeper-ranks, metrics_path: /ranks, static_configs: [{{targets: ["{at}"]}}]}}
+"""
+
+
+@pytest.fixture
+def pages():
+    """Address of a server with the two pages."""
+    bodies = {"/monitor": monitor_page(RANKS), "/ranks": ranks_page(OWN_PAGES)}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = bodies[self.path]
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pages, tmp_path):
+    if not TOOL.exists():
+        pytest.skip(f"{TOOL} is not here")
+    with prometheus(CONFIG.format(at=pages)) as prom:
+        counted = "count(lightkeeper_rank_busy_seconds) + sum(sum_over_time(up[1m]))"
+        # twice scraped, each: a rate needs two samples
+        wait_for(
+            lambda: prom.query(f"{counted} >= {RANKS} + 4"), within_s=60, what="both pages, twice"
+        )
+        asked = ask_all(prom.url, span="1m", may_be_empty=".*")
+        where = ["--prometheus", prom.url, "--out", str(tmp_path), "--minutes", "1"]
+        assert main(["sketch", *where, "--scrape-interval", "2"]) == 0
+
+    drawn = {one.name: one.series for one in asked if one.kind != "variable"}
+    assert {name: count for name, count in drawn.items() if count >= MOST_SERIES} == {}
+    assert [(one.name, one.error) for one in asked if one.error] == []
+    # they are bounded because they choose, not because they have nothing to show
+    for name in (
+        "stragglers: Own work of the slowest ranks, against the median/A",
+        "groups: State of each group/A",
+        "rank: Loss/A",
+    ):
+        assert drawn[name] == SHOWN_AT_FIRST
+    assert sum(count == 0 for count in drawn.values()) < len(drawn) / 4
+
+    sketched = {path.stem: path.read_text() for path in tmp_path.glob("*.html")}
+    assert sorted(sketched) == [f"lightkeeper-{path.stem}" for path in PATHS]
+    assert all("Not Grafana" in text for text in sketched.values())

@@ -1,0 +1,1 @@
+"""What a person reads on a terminal: whole screens on fixed inputs."""

@@ -1,0 +1,124 @@
+"""`top` and `--watch` on a real terminal (a pty), and where there is none."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.monitor.shell.process import ROOT, environment, lightkeeper
+from tests.monitor.terminal.bodies import FakeMonitor, hung, snapshot
+from tests.monitor.terminal.terminal import terminal
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def monitor() -> Iterator[FakeMonitor]:
+    made = FakeMonitor(hung())
+    yield made
+    made.close()
+
+
+def test_top_hears_keys_follows_the_window_and_puts_all_back(monitor: FakeMonitor) -> None:
+    with terminal("top", "--every", "0.2", "--monitor", monitor.url) as screen:
+        screen.until("1-4 of 4 ranks by busy")
+        screen.strike("s")
+        screen.until("1-4 of 4 ranks by wait")
+        screen.strike("\x1b[D\x1b[D")
+        screen.until("1-4 of 4 ranks by rank")
+        screen.strike("u")
+        screen.until("1-1 of 1 unhealthy ranks")
+        screen.strike("u?")
+        screen.until("sort by the next column")
+        screen.strike("?")
+        screen.until("1-4 of 4 ranks by rank")
+        screen.resize(60, 9)
+        small = screen.until("1-2 of 4 ranks")
+        assert max(len(line) for line in small.splitlines()) <= 60
+        assert len(small.splitlines()) <= 9
+        monitor.body = snapshot()
+        screen.until("training yes")
+        screen.strike("q")
+        assert screen.ended() == 0
+        assert screen.put_back()
+
+
+def test_a_monitor_that_goes_away_is_said_and_what_was_seen_stays(monitor: FakeMonitor) -> None:
+    with terminal("status", "--watch", "0.2", "--monitor", monitor.url) as screen:
+        screen.until("rg_1.1 (not_entered)")
+        monitor.refuse = True
+        gone = screen.until("NO ANSWER since ")
+        assert "the database is away" in gone
+        assert "rg_1.1 (not_entered)" in gone
+        screen.until("(1 s); below is what was seen last")  # it counts on
+        monitor.refuse = False
+        wait_for(lambda: "NO ANSWER" not in screen.screen, within_s=10, what="an answer again")
+        screen.strike("q")
+        assert screen.ended() == 0
+        assert screen.put_back()
+        assert "held back by" in screen.raw.rpartition("\x1b[?1049l")[2]  # the last look stays
+
+
+def test_keys_are_heard_while_the_monitor_does_not_answer(monitor: FakeMonitor) -> None:
+    with terminal("incidents", "--watch", "0.2", "--monitor", monitor.url) as screen:
+        screen.until("rg_1.1 stands still")
+        monitor.close()  # and nobody listens there any more
+        screen.until("nobody listens there")
+        screen.strike("q")
+        assert screen.ended() == 0
+        assert screen.put_back()
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_however_it_ends_the_terminal_is_put_back(
+    number: signal.Signals, status: int, monitor: FakeMonitor
+) -> None:
+    with terminal("top", "--monitor", monitor.url) as screen:
+        screen.until("1-4 of 4 ranks by busy")
+        screen.process.send_signal(number)
+        assert screen.ended() == status
+        assert screen.put_back()
+        assert "Traceback" not in screen.raw
+
+
+def test_no_colour_where_nobody_wants_any(monitor: FakeMonitor) -> None:
+    with terminal("status", "--monitor", monitor.url, NO_COLOR="1") as screen:
+        assert screen.ended() == 0
+        wait_for(lambda: "ranks" in screen.raw, within_s=5, what="the answer")
+        assert not any(f"\x1b[{colour}m" in screen.raw for colour in ("31", "32", "1;31"))
+    with terminal("status", "--monitor", monitor.url) as screen:
+        assert screen.ended() == 0
+        wait_for(lambda: "\x1b[1;31m" in screen.raw, within_s=5, what="a colour")
+
+
+def test_a_pipe_gets_no_screen(monitor: FakeMonitor) -> None:
+    refused = lightkeeper("top", "--monitor", monitor.url)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    plain = lightkeeper("status", "--monitor", monitor.url)
+    assert plain.returncode == 0
+    assert plain.stdout.isascii()
+    assert "\x1b" not in plain.stdout
+
+
+def test_a_watch_ends_when_nobody_reads_it_any_more(monitor: FakeMonitor) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "monitor.cli", "status", "--watch", "0.2", "--monitor", monitor.url],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "groups  2  1 evicting, 1 waiting" in process.stdout.readline()
+    process.stdout.close()
+    monitor.body = snapshot()
+    assert process.wait(20) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()

@@ -1,0 +1,154 @@
+"""Rows of ranks, groups and hosts: which, in which order, and how a script reads them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.terminal.fleet import groups_of, ranks_of
+from monitor.terminal.grid import Column, age, cut, lines_of, text_of, width_of
+from monitor.terminal.rows import (
+    GROUP_COLUMNS,
+    RANK_ORDERS,
+    Wanted,
+    group_cells,
+    rank_cells,
+    rank_columns,
+    sorted_groups,
+    sorted_ranks,
+)
+from tests.monitor.terminal.bodies import group, rank
+
+RANKS = ranks_of([
+    rank("rg_10", 0, busy_s=0.2, step=7, phase_age_s=3.0),
+    rank("rg_9", 0, busy_s=0.5, step=9, phase_age_s=None, health="dead"),
+    rank("rg_9", 1, busy_s=None, step=None, phase_age_s=1.0, health="waiting"),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("rank", ["rg_9.0", "rg_9.1", "rg_10.0"]),
+        ("busy", ["rg_9.0", "rg_10.0", "rg_9.1"]),
+        ("step", ["rg_10.0", "rg_9.0", "rg_9.1"]),
+        ("phase-age", ["rg_10.0", "rg_9.1", "rg_9.0"]),
+        ("health", ["rg_9.0", "rg_9.1", "rg_10.0"]),
+    ],
+)
+def test_what_is_not_known_comes_last(order: str, names: list[str]) -> None:
+    assert [one.name for one in sorted_ranks(RANKS, order)] == names
+
+
+def test_reversed_what_is_not_known_is_still_last() -> None:
+    found = sorted_ranks(RANKS, "busy", reverse=True)
+    assert [one.name for one in found] == ["rg_10.0", "rg_9.0", "rg_9.1"]
+
+
+def test_while_nothing_is_known_the_worst_comes_first() -> None:
+    still = ranks_of([
+        rank("rg_0", 0, busy_s=None, health="waiting"),
+        rank("rg_0", 1, busy_s=None, health="stalled"),
+    ])  # fmt: skip
+    assert [one.name for one in sorted_ranks(still, "busy")] == ["rg_0.1", "rg_0.0"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (Wanted(), ["rg_10.0", "rg_9.0", "rg_9.1"]),
+        (Wanted(groups=frozenset({"rg_9"})), ["rg_9.0", "rg_9.1"]),
+        (Wanted(hosts=frozenset({"node10"})), ["rg_10.0"]),
+        (Wanted(unhealthy=True), ["rg_9.0"]),
+        (Wanted(healths=frozenset({"waiting"})), ["rg_9.1"]),
+    ],
+    ids=["all", "group", "host", "unhealthy", "health"],
+)
+def test_filters(wanted: Wanted, names: list[str]) -> None:
+    assert [one.name for one in RANKS if wanted.rank(one)] == names
+
+
+def test_groups_by_heartbeat() -> None:
+    groups = groups_of([group("rg_0", heartbeat_age_s=None), group("rg_1", heartbeat_age_s=1.0),
+                        group("rg_2", heartbeat_age_s=9.0)])  # fmt: skip
+    assert [one.name for one in sorted_groups(groups, "heartbeat")] == ["rg_2", "rg_1", "rg_0"]
+
+
+def test_a_table_whole() -> None:
+    rows = [rank_cells(one, wide=False) for one in RANKS]
+    assert (
+        "\n".join(text_of(line) for line in lines_of(rank_columns(wide=False), rows))
+        == """\
+rank     health       host    phase            for    step   s/step     busy     wait  trouble
+rg_10.0  healthy      node10  forward         3.0s       7      0.5      0.2      0.3  -
+rg_9.0   dead         node9   forward            -       9      0.5      0.5        0  -
+rg_9.1   waiting      node9   forward         1.0s       -      0.5        -        -  -"""
+    )
+
+
+def test_where_it_is_narrow_the_least_needed_columns_go_first() -> None:
+    rows = [rank_cells(one, wide=False) for one in RANKS]
+    names = {
+        width: text_of(lines_of(rank_columns(wide=False), rows, width)[0]).split()
+        for width in (100, 84, 70, 46)
+    }
+    assert names[100] == [one.name for one in rank_columns(wide=False)]
+    assert "host" not in names[84]
+    assert "s/step" not in names[70]
+    assert names[46] == ["rank", "health", "for", "busy", "trouble"]
+
+
+TEXTS = st.text(max_size=30)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), min_size=1, max_size=5))
+def test_two_spaces_part_the_fields_whatever_ranks_are_called(
+    texts: list[tuple[str, str, str, str]],
+) -> None:
+    ranks = ranks_of([
+        rank("rg_0", 0, rank=name, host=host, phase=phase,
+             unreachable={"reason": "timeout", "detail": detail})
+        for name, host, phase, detail in texts
+    ])  # fmt: skip
+    columns = rank_columns(wide=True)
+    for line in lines_of(columns, [rank_cells(one, wide=True) for one in ranks]):
+        said = text_of(line)
+        assert len(re.split("  +", said)) == len(columns)
+        assert not {unicodedata.category(letter) for letter in said} & {"Cc", "Cf", "Cs", "Zl"}
+
+
+@given(st.integers(1, 120), st.lists(TEXTS, min_size=3, max_size=3))
+def test_no_line_is_wider_than_the_terminal(width: int, texts: list[str]) -> None:
+    columns = (Column("a"), Column("b", spare=1), Column("c"))
+    cells = [(text.replace("\n", " "), "") for text in texts]
+    for line in lines_of(columns, [cells], width):
+        assert sum(width_of(text) for text, _ in line) <= width
+
+
+def test_wide_characters_take_two_cells() -> None:
+    assert cut("節点の名前", 5) == "節点…"
+    assert width_of("節点") == 4
+
+
+def test_a_group_is_one_line() -> None:
+    cells = [group_cells(one) for one in groups_of([group("rg_0", in_quorum=None)])]
+    line = text_of(lines_of(GROUP_COLUMNS, cells)[1])
+    assert line == "rg_0   healthy      node0      2   120      118  -            0.1s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (-1.0, "0.0s"), (0.04, "0.0s"), (9.94, "9.9s"), (9.96, "10s"), (119.0, "119s"),
+     (121.0, "2m"), (7300.0, "2h"), (200_000.0, "2d")],
+)  # fmt: skip
+def test_ages_are_one_word(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
+
+
+def test_every_order_sorts_every_rank() -> None:
+    for order in RANK_ORDERS:
+        assert len(sorted_ranks(RANKS, order)) == len(RANKS)

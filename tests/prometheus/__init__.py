@@ -1,0 +1,1 @@
+"""What Prometheus makes of our pages, rules and alerts: by promtool, and by a real server."""
