@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monitor.detectors.verdict import Kind
+from monitor.detectors.verdict import Kind, Severity
 from monitor.incident import State
 from monitor.reports.incident_deeds import rung_words
 from monitor.reports.incident_picture import events, picture
@@ -137,6 +137,21 @@ def test_behind_the_rows_stands_what_the_job_did() -> None:
             pytest.approx(820 * 19 / 36, abs=0.1),
         ),
     }
+
+
+def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
+    one = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
+    drawing = picture(body(one=one, evictions=(), rows=()), 2000.0)
+    assert "the job is disturbed: 17 s" in drawing
+    assert "a group short" not in drawing
+
+
+def test_an_eviction_by_hand_is_no_fault() -> None:
+    one = hang()
+    one = replace(one, kind=Kind.BY_HAND, verdict=replace(one.verdict, kind=Kind.BY_HAND))
+    told = sentence_of(body(one=one))
+    assert told.startswith("A person asked to evict rg_1 (on node1) at 00:01:")
+    assert events(body(one=one))[0].label == "held: cool down"
 
 
 def test_a_long_wait_is_cut_short_and_the_cut_is_drawn() -> None:
