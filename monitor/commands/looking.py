@@ -14,7 +14,7 @@ from monitor.commands.errors import CommandError
 
 T = TypeVar("T")
 _BUDGET: Final = 0.05
-"""Largest share of one core that looking may take: with many ranks it looks less often."""
+"""Largest share of one core that the process may take: with many ranks it looks less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,14 @@ class Looking(Generic[T]):
         self._thread.start()
 
     def _run(self) -> None:
-        pause_s = self._every_s
+        pause_s, used_s = self._every_s, time.process_time()
         while not self._over.wait(pause_s):
-            began_s = time.thread_time()
             self.latest = self._look()
-            cost_s = time.thread_time() - began_s
-            pause_s = max(self._every_s, cost_s / _BUDGET)
             with self._lock:
                 if not self._over.is_set():
                     self._wake()
+            before_s, used_s = used_s, time.process_time()  # drawing the look before is in it
+            pause_s = max(self._every_s, (used_s - before_s) / _BUDGET)
 
     def _look(self) -> Look[T]:
         try:

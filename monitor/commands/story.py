@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from monitor.audit.amounts import bounds
 from monitor.commands.tables import moment
@@ -175,7 +176,7 @@ def _next(body: Mapping[str, Any], account: Mapping[str, Any], places: Places) -
         span = f"--from {began_s} --to {until_s} --ticks"
         yield _whole("replay", f"lightkeeper replay {places.journal} {span}")
     if base:
-        yield _whole("page", f"{base}/#{body['id']}")
+        yield _whole("page", f"{base}/incidents/{quote(body['id'], safe='')}")
 
 
 def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]:

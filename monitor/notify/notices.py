@@ -197,8 +197,8 @@ def louder(now: Notice, before: Notice) -> bool:
 
 
 def page_of(url: str, incident_id: str) -> str:
-    """The monitor's page, opened at the incident."""
-    return f"{url}/#{quote(incident_id, safe='')}" if url else ""
+    """The incident's page at the monitor."""
+    return f"{url}/incidents/{quote(incident_id, safe='')}" if url else ""
 
 
 def _labels(one: Incident) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from monitor.pages.tree import Node, to_wire
+from monitor.pages.tree import Node
 
 SCHEMA: Final = 1
 
@@ -45,8 +45,8 @@ def frame(
     items = items or {}
     return Frame(
         title=title, head=head, parts=parts, items=items, facts=facts or {}, found=found,
-        wire={part.attributes["id"]: _dump(to_wire(part)) for part in (*head, *parts)},
-        item_wire={key: _dump(to_wire(one)) for key, one in items.items()},
+        wire={part.attributes["id"]: part.json() for part in (*head, *parts)},
+        item_wire={key: one.json() for key, one in items.items()},
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
@@ -104,18 +105,27 @@ def _linked(context: Context) -> frozenset[str]:
 
 
 def _cell(context: Context, crowd: _Crowd, linked: frozenset[str]) -> Node:
-    states = [context.states[one.rank] for one in crowd.ranks]
-    shown = _shown(context, crowd, states)
-    kind = "hosts" if crowd.group is None else "groups"
-    flags = _flags(context, crowd)
-    label = f"{crowd.name}, {_told(states) or shown}" + "".join(f", {flag}" for flag in flags)
+    states = tuple(context.states[one.rank] for one in crowd.ranks)
+    links = tuple(one.rank if one.rank in linked else "" for one in crowd.ranks) if linked else ()
+    path = path_of("hosts" if crowd.group is None else "groups", crowd.name)
+    marks = (_shown(context, crowd, states), *_flags(context, crowd))
+    return _drawn(crowd.name, path, states, links, marks)
+
+
+@lru_cache(maxsize=4096)
+def _drawn(
+    name: str, path: str, states: Sequence[str], links: Sequence[str], marks: Sequence[str]
+) -> Node:
+    """By far the most cells are in one tick what they were in the last: they are drawn once."""
+    shown, *flags = marks
+    label = f"{name}, {_told(states) or shown}" + "".join(f", {flag}" for flag in flags)
     return el(
         "li",
-        el("a", crowd.name, href=path_of(kind, crowd.name), aria_label=label, class_="who"),
-        *_runs(context, crowd.ranks, linked),
+        el("a", name, href=path, aria_label=label, class_="who"),
+        *_runs(states, links or ("",) * len(states)),
         *(el("span", flag, class_="flag", aria_hidden="true") for flag in flags),
         class_=f"s-{shown}",
-        data_key=crowd.name,
+        data_key=name,
         data_has=" ".join(sorted(set(states) or {shown})),
     )
 
@@ -147,11 +157,8 @@ def _held_out(context: Context, crowd: _Crowd) -> bool:
     return any(entry.name == crowd.name for entry in context.view.quarantine_groups)
 
 
-def _runs(context: Context, ranks: Sequence[Observation], linked: frozenset[str]) -> Iterator[Node]:
-    def run_of(seen: Observation) -> tuple[str, str]:
-        return context.states[seen.rank], seen.rank if seen.rank in linked else ""
-
-    for (state, rank), run in groupby(ranks, key=run_of):
+def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[Node]:
+    for (state, rank), run in groupby(zip(states, links, strict=True)):
         glyph = LOOKS[state].glyph
         if rank:
             yield el("a", glyph, href=path_of("ranks", rank), class_=f"g s-{state}",

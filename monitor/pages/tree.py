@@ -7,6 +7,7 @@ both ways: neither knows markup.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from monitor.reports.markup import element, escaped
@@ -18,7 +19,7 @@ _LONGEST: Final = 2000
 class Node:
     """One element: its name, its attributes, and what is in it. Never changed."""
 
-    __slots__ = ("attributes", "inside", "name")
+    __slots__ = ("_json", "attributes", "inside", "name")
 
     def __init__(
         self, name: str, inside: tuple[Node | str, ...], attributes: dict[str, str]
@@ -26,12 +27,21 @@ class Node:
         self.name = name
         self.inside = inside
         self.attributes = attributes
+        self._json: str | None = None
+
+    def json(self) -> str:
+        """As it travels; made once."""
+        if self._json is None:
+            wire = to_wire(self)
+            told = json.dumps(wire, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+            self._json = told
+        return self._json
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and to_wire(self) == to_wire(other)
+        return isinstance(other, Node) and self.json() == other.json()
 
     def __hash__(self) -> int:
-        return hash(to_html(self))
+        return hash(self.json())
 
     def __repr__(self) -> str:
         return to_html(self)

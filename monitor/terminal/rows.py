@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -99,13 +100,14 @@ def _most(value: float | None) -> float:
     return _LAST if value is None else -value
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
+@functools.lru_cache(maxsize=1 << 17)  # the same names at each look
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     """`rg_10` comes behind `rg_9`."""
-    return [
-        (False, int(part[:18]), part) if part.isdigit() else (True, 0, part)
+    return tuple(
+        (False, int(part[:18]), part) if part.isascii() and part.isdigit() else (True, 0, part)
         for part in _DIGITS.split(name)
         if part
-    ]
+    )
 
 
 # -- columns and cells ---------------------------------------------------------------------------

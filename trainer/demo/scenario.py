@@ -239,7 +239,15 @@ def _waiting_for(report: FaultReport) -> str:
         ("group back", report.to_rejoined),
     )
     done = ", ".join(f"{name} +{value:.1f} s" for name, value in steps if value is not None)
-    return f"{report.kind} in {report.target_rank}: {done or 'nothing seen yet'}"
+    return f"{report.kind} in {report.target_rank}: {done or _not_yet(report.kind)}"
+
+
+def _not_yet(kind: str) -> str:
+    """Why nothing shows so far. A straggler is known by several windows of 5 s and more, which begin
+    when the start is over: a minute here."""
+    if kind == "slow":
+        return "nothing seen yet: its own and its peers' pace are being learnt, for about a minute"
+    return "nothing seen yet"
 
 
 def _judge(report: FaultReport, incidents: list[dict[str, Any]], keeper: bool) -> None:

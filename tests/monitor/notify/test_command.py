@@ -153,7 +153,7 @@ def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path
         keeper.tick()
         wait_until(lambda: receiver.posts, 10, "a message")
         wait_until(lambda: service.keeper._parts.store.remembered().notices, 10, "it is stored")
-    assert receiver.bodies[0]["url"] == "https://keeper.example/#inc-1"
+    assert receiver.bodies[0]["url"] == "https://keeper.example/incidents/inc-1"
     with Service(options) as service:
         service.keeper.tick()  # its ranks have never been registered here
         wait_until(lambda: len(receiver.posts) == 2, 10, "the end of it")

@@ -213,7 +213,7 @@ def test_what_ranks_say_is_no_markup() -> None:
     body = json.loads(Grafana("g", "http://g", "t").post([message]).body)
     assert body["text"] == (
         "rg_1.0: not entered<br>&lt;script&gt;x&lt;/script&gt;<br>"
-        '<a href="http://h/#inc-1">inc-1</a>'
+        '<a href="http://h/incidents/inc-1">inc-1</a>'
     )
 
 

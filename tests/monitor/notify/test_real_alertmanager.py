@@ -93,7 +93,7 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
         "alertname": "LightkeeperIncident", "severity": "critical", "kind": "not_entered",
         "replica_group": "rg_1", "incident": "inc-1",
     }  # fmt: skip
-    assert fires["generatorURL"] == "http://head:8470/#inc-1"
+    assert fires["generatorURL"] == "http://head:8470/incidents/inc-1"
     assert fires["status"]["state"] == "active"
     assert by_name["LightkeeperHeld"]["labels"]["guard"] == "unsure"
     ends = fires["endsAt"]

@@ -55,7 +55,7 @@ def test_the_webhooks_message() -> None:
         "ended_s": None,
         "resolution": None,
         "sent_s": NOW_S,
-        "url": "http://head:8470/#inc-1",
+        "url": "http://head:8470/incidents/inc-1",
         "labels": {"kind": "not_entered", "replica_group": "rg_1"},
         "incident": {
             "id": "inc-1",
@@ -87,7 +87,7 @@ def test_slacks_message() -> None:
     assert head["text"]["text"] == ":rotating_light: *rg_1.0: not entered* (critical)"
     assert said["text"] == {"type": "plain_text", "text": "rg_1.0 has not moved for 9 s"}
     assert facts["elements"][0]["text"] == (
-        "since 1970-01-01 00:01:42 UTC · group rg_1 · <http://head:8470/#inc-1|inc-1>"
+        "since 1970-01-01 00:01:42 UTC · group rg_1 · <http://head:8470/incidents/inc-1|inc-1>"
     )
     ended = body_of(Slack("slack", "http://x/"), ENDS)
     assert ended["text"] == "rg_1.0: not entered (resolved): Resolved: recovered by itself"
@@ -123,7 +123,7 @@ def test_alertmanagers_alert_and_its_end() -> None:
             },
             "startsAt": "1970-01-01T00:01:42.000Z",
             "endsAt": "1970-01-12T13:51:40.000Z",
-            "generatorURL": "http://head:8470/#inc-1",
+            "generatorURL": "http://head:8470/incidents/inc-1",
         }
     ]
     (ended,) = body_of(sink, ENDS)

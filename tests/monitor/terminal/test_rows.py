@@ -121,6 +121,12 @@ def test_two_spaces_part_the_fields_whatever_ranks_are_called(
         assert not {unicodedata.category(letter) for letter in said} & {"Cc", "Cf", "Cs", "Zl"}
 
 
+@given(st.lists(st.text(alphabet="0127²٣ab_.", max_size=8), min_size=2, max_size=6))
+def test_names_of_any_kind_can_be_sorted(texts: list[str]) -> None:
+    ranks = ranks_of([rank("rg_0", 0, rank=text, host=text) for text in texts])
+    assert len(sorted_ranks(ranks, "rank")) == len(sorted_ranks(ranks, "host")) == len(texts)
+
+
 @given(st.integers(1, 120), st.lists(TEXTS, min_size=3, max_size=3))
 def test_no_line_is_wider_than_the_terminal(width: int, texts: list[str]) -> None:
     columns = (Column("a"), Column("b", spare=1), Column("c"))
