@@ -1,7 +1,7 @@
 """Pictures of bundles for the pages of incidents, made by a process that may fail alone.
 
 An analysis takes seconds of CPU and hundreds of MiB at worst: in the monitor's own process it would
-take the interpreter from the tick. So a process of its own makes it (`draw`), as nice as it gets,
+take the interpreter from the tick. So a process of its own makes it (`draw`), nicer than the tick,
 within bounds, one at a time; what it made is kept beside the bundle and made once. A bundle that
 is written anew (before the eviction, when it is over) is drawn anew when somebody looks.
 """
@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 _KEPT_MAX: Final = 16 << 20
 """Bytes of a file that is read into the monitor."""
-_NICE: Final = 19
+_NICE: Final = 10
+"""At 19 it starves where every core is busy, and a person waits for it; a tick wakes before it still."""
 _AGAIN_S: Final = 60.0
 """After a failure: a full disk may have room again."""
 _FAILURES: Final = 64

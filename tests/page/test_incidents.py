@@ -159,7 +159,7 @@ def test_a_monitor_that_went_away_is_told_and_what_was_shown_stays(stage, opened
     monitor.close()
     soon(page, lambda: page.locator("#away").count(), "that it is away")
     assert "does not answer" in page.inner_text("#away")
-    assert "rg_1.0 stood still" in page.inner_text("#story")
+    assert "rg_1.0 stands still" in page.inner_text("#story")
 
 
 def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opened) -> None:

@@ -218,6 +218,7 @@ def test_the_bundle_is_linked_where_the_incident_is_shown(
     assert f"evidence: {service.url}{URL}" in capsys.readouterr().out.replace("\n", "")
 
 
+@pytest.mark.integration  # the process that draws
 def test_its_page_shows_what_the_ranks_said(service: Service, http: FakeFleet) -> None:
     register(service, http.add("rg_1"))
     judged_by(service, Judge())

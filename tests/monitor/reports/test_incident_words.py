@@ -57,6 +57,13 @@ def test_while_it_fires_and_is_held_the_job_stands() -> None:
     )
 
 
+def test_of_several_it_is_said_in_the_plural_and_of_an_open_one_in_the_present() -> None:
+    several = hang(**OPEN, culprits=("rg_1.0", "rg_1.1"))
+    assert title(body(one=several)) == "rg_1.0 and rg_1.1 stand still"
+    assert title(body(one=hang(**OPEN))) == "rg_1.0 stands still"
+    assert " since 00:01:40 UTC; " in sentence_of(body(one=hang(**OPEN)))
+
+
 def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
     one = hang(milestones=replace(MARKS, rejoined_s=None))
     assert told(one=one)["training"] == (
