@@ -25,7 +25,7 @@ def main() -> int:
     if chromium is None:
         sys.stderr.write("chromium is not installed: apt-get install chromium\n")
         return 2
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of the extra `dev`
+    from playwright.sync_api import sync_playwright
 
     args.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver, demo(args.fault) as fleet:
