@@ -25,7 +25,7 @@ def main() -> int:
     if chromium is None:
         sys.stderr.write("chromium is not installed: apt-get install chromium\n")
         return 2
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of the extra `dev`
+    from playwright.sync_api import sync_playwright
 
     args.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver, demo(args.fault) as fleet:
@@ -44,12 +44,13 @@ def _pictures(fleet: Demo, album: Album, out: Path) -> None:
     host = fleet.get("/v1/groups")["groups"][1]["host"]
     album.open("fleet", "/")
     album.open("group", f"/groups/{_SICK_GROUP}")
+    album.open("rank", f"/ranks/{_SICK_RANK}")
     fleet.when("the rank stands still", lambda seen: _health(seen) == "stalled", 180)
     terminal(fleet.url, out, "hung")
-    album.take("hung", "fleet", "group")
+    album.take("hung", "fleet", "group", "rank")
     fleet.when("its group is put out", _evicting, 120)
-    album.take("evicting", "fleet", "group")
-    album.close("group")
+    album.take("evicting", "fleet", "group", "rank")
+    album.close("group", "rank")
     album.open("hosts", "/?by=host")
     fleet.when("all is well again", _well, 180)
     terminal(fleet.url, out, "recovered")
