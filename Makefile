@@ -12,7 +12,7 @@ INTEGRATION := -n 2 --dist loadscope -m integration
 # each of two workers 10 s of CPU
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix loss-band kill-each soak format dashboards screenshots
+.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix loss-band kill-each soak format dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -86,6 +86,9 @@ format: setup  ## rewrite in the project's format
 
 dashboards: setup  ## render the committed Grafana JSON again
 	$(BIN)/python -m dashboards render
+
+metrics-doc: setup  ## write docs/metrics.md from the code (ARGS=--measure: with figures measured anew)
+	$(BIN)/python -m tests.metrics_doc $(ARGS)
 
 screenshots: setup  ## pictures of a real run: the monitor's pages and the terminal (3 minutes; needs chromium)
 	$(BIN)/python -m tests.screens $(ARGS)

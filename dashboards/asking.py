@@ -11,7 +11,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 _TIMEOUT_S: Final = 30.0
@@ -40,11 +40,18 @@ class Times:
     scrape_s: float
     values: dict[str, str] = field(default_factory=dict)
     """Variable -> what stands for it."""
+    coarse_s: float = 0.0
+    """The shortest time between two points that the panel wants."""
 
     @property
     def step_s(self) -> float:
         """Between two points; no shorter than a scrape."""
-        return max(self.scrape_s, (self.end_s - self.start_s) / _POINTS)
+        return max(self.scrape_s, self.coarse_s, (self.end_s - self.start_s) / _POINTS)
+
+    def of(self, panel: dict[str, Any]) -> Times:
+        """For one panel: with its own shortest time, which is in minutes if there is one."""
+        minutes = str(panel.get("interval") or "0m").removesuffix("m")
+        return replace(self, coarse_s=60 * float(minutes))
 
     def fill(self, expr: str) -> str:
         """`expr` with everything that Grafana would put in."""

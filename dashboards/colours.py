@@ -24,28 +24,28 @@ HEALTH: Final[Mapping[str, str]] = {
     "evicting": ORANGE,
 }
 """In the order of `lightkeeper_group_state`: 0 healthy ... 6 evicting."""
-_SIGNS: Final = ("●", "◔", "△", "■", "◇", "✖", "➜")
+_SIGNS: Final = ("●", "◐", "○", "▲", "◇", "✕", "▼")
 GROUP_STATE: Final[Values] = {
     str(code): (f"{sign} {state}", colour)
     for code, (sign, (state, colour)) in enumerate(zip(_SIGNS, HEALTH.items(), strict=True))
 }
 INCIDENT_STATE: Final[Values] = {
-    "1": ("◔ pending", YELLOW),
-    "2": ("■ firing", RED),
-    "3": ("➜ evicting", ORANGE),
+    "1": ("◐ pending", YELLOW),
+    "2": ("▲ firing", RED),
+    "3": ("▼ evicting", ORANGE),
     "4": ("● resolved", GREEN),
 }
 SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
     "well": ("● well", GREEN),
-    "recovering": ("◔ recovering", YELLOW),
-    "starved": ("△ starved", ORANGE),
+    "recovering": ("◐ recovering", YELLOW),
+    "starved": ("○ starved", ORANGE),
     "late": ("▷ late", ORANGE),
     "clock_jumped": ("◇ clock jumped", ORANGE),
     "cannot_write": ("■ cannot write", RED),
-    "cut_off": ("✖ cut off", DARK_RED),
+    "cut_off": ("✕ cut off", DARK_RED),
 }
 """Of the monitor itself, by the label of `lightkeeper_self_health`; worst last."""
 SEVERITY: Final[Mapping[str, str]] = {"critical": RED, "warning": ORANGE, "info": BLUE}
-UP: Final[Values] = {"0": ("✖ down", RED), "1": ("● up", GREEN)}
-MEMBER: Final[Values] = {"0": ("✖ out", RED), "1": ("● in", GREEN)}
+UP: Final[Values] = {"0": ("✕ down", RED), "1": ("● up", GREEN)}
+MEMBER: Final[Values] = {"0": ("✕ out", RED), "1": ("● in", GREEN)}
 YES: Final[Values] = {"0": ("no", GREEN), "1": ("yes", ORANGE)}

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.builders import timeseries
 from dashboards.colours import BLUE, GREEN, GREY, ORANGE, RED, UP
 from dashboards.panels import Query, lines, tile
 from dashboards.recurring import more, open_incidents, tick_lines
-from dashboards.selectors import MONITOR, grown
+from dashboards.selectors import MONITOR, ZERO, grown
 
 TALL: Final = 5
 """Height of each row's panels: four of them and their titles are 24 units of 38 pixels, 912."""
@@ -21,9 +21,7 @@ def done() -> list[Any]:
     return [
         tile(
             "Firing incidents",
-            Query(
-                f'sum(lightkeeper_incidents{{{MONITOR}, state=~"firing|evicting"}}) or vector(0)'
-            ),
+            Query(f'sum(lightkeeper_incidents{{{MONITOR}, state=~"firing|evicting"}}) or {ZERO}'),
             levels={1.0: RED},
             height=TALL,
             links=more("Incidents", "lightkeeper-incidents"),
@@ -32,7 +30,7 @@ def done() -> list[Any]:
         ),
         tile(
             "Evictions in this time",
-            Query(f"{evicted} or vector(0)"),
+            Query(f"{evicted} or {ZERO}"),
             decimals=0,
             levels={1.0: ORANGE, 5.0: RED},
             height=TALL,
@@ -42,7 +40,7 @@ def done() -> list[Any]:
         ),
         tile(
             "Held back now",
-            Query(f"sum(lightkeeper_holding{{{MONITOR}}}) or vector(0)"),
+            Query(f"sum(lightkeeper_holding{{{MONITOR}}}) or {ZERO}"),
             levels={1.0: ORANGE},
             height=TALL,
             links=more("Incidents", "lightkeeper-incidents"),
@@ -72,8 +70,14 @@ def _deeds() -> timeseries.Panel:
 
 def trusted() -> list[Any]:
     """Can I trust it?"""
-    modes = {"0": ("● acts", GREEN), "1": ("◔ observes", BLUE), "2": ("■ paused", ORANGE)}
-    mode = f"max(2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}})"
+    modes = {
+        "0": ("● acts", GREEN),
+        "1": ("◐ observes", BLUE),
+        "2": ("■ paused", ORANGE),
+        "3": ("✕ not seen", RED),
+    }
+    paused, observes = (f"lightkeeper_{one}{{{MONITOR}}}" for one in ("paused", "observe_mode"))
+    mode = f"max(2 * {paused} > 0 or {observes}) or vector(3)"
     silent = f'sum(lightkeeper_ranks{{{MONITOR}, health="unreachable"}})'
     saved, spent = (
         grown(f"lightkeeper_{what}_rank_seconds_total{{{MONITOR}}}", within="$__range")
@@ -89,7 +93,8 @@ def trusted() -> list[Any]:
             height=TALL,
             links=keeper,
             says="Does it act? 'observes': it only says whom it would evict. 'paused': somebody "
-            "pressed the switch; `lightkeeper resume` lets it act again. No data: it is down.",
+            "pressed the switch; `lightkeeper resume` lets it act again. 'not seen': it is down or "
+            "not scraped; then nothing else here is to be believed.",
         ),
         tile(
             "Doubts itself",
@@ -138,7 +143,7 @@ def trusted() -> list[Any]:
         ),
         tile(
             "Saved by evictions",
-            Query(f"({saved} or vector(0)) - ({spent} or vector(0))"),
+            Query(f"({saved} or {ZERO}) - ({spent} or {ZERO})"),
             unit="s",
             decimals=0,
             base=RED,

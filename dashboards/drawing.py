@@ -87,16 +87,16 @@ def lines(panel: dict[str, Any], answers: list[list[Series]], times: Times) -> s
         least = min(value for top in tops for _, _, value in top)
     span = most - least or 1.0
     for (_, colour), top in zip(named, tops, strict=True):
-        at = [(_x(t, times), _TALL * (1 - (value - least) / span)) for t, _, value in top]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        if stacked:
-            foot = [(_x(t, times), _TALL * (1 - (low - least) / span)) for t, low, _ in top]
-            back = " ".join(f"{x:.1f},{y:.1f}" for x, y in reversed(foot))
-            paths.append(f'<polygon points="{line} {back}" fill="{colour}" opacity=".55"/>')
-        paths.append(
-            f'<polyline points="{line}" fill="none" stroke="{colour}" '
-            'stroke-width="1.5" vector-effect="non-scaling-stroke"/>'
-        )
+        for piece in _pieces(top, 1.5 * times.step_s):
+            high = [(_x(t, times), _TALL * (1 - (value - least) / span)) for t, _, value in piece]
+            low = [(_x(t, times), _TALL * (1 - (foot - least) / span)) for t, foot, _ in piece]
+            if stacked:
+                outline = _path([*high, *reversed(low)])
+                paths.append(f'<polygon points="{outline}" fill="{colour}" opacity=".55"/>')
+            paths.append(
+                f'<polyline points="{_path(high)}" fill="none" stroke="{colour}" '
+                'stroke-width="1.5" vector-effect="non-scaling-stroke"/>'
+            )
     field = panel["fieldConfig"]["defaults"]
     scale = f"{text_of(least, field)} to {text_of(most, field)}"
     names = "".join(
@@ -120,6 +120,22 @@ def _top(
         if stacked:
             below[at] = low + value
     return found
+
+
+def _pieces(
+    top: list[tuple[float, float, float]], gap_s: float
+) -> list[list[tuple[float, float, float]]]:
+    """Without a line over what is not there."""
+    found: list[list[tuple[float, float, float]]] = []
+    for point in top:
+        if not found or point[0] - found[-1][-1][0] > gap_s:
+            found.append([])
+        found[-1].append(point)
+    return found
+
+
+def _path(points: list[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _x(at: float, times: Times) -> float:
@@ -207,6 +223,9 @@ def rows(panel: dict[str, Any], answers: list[list[Series]], _: Times) -> str:
                 row[column] = value
     columns = shown(panel, merged)
     head = "".join(f"<th>{escape(title)}</th>" for _name, title, _field in columns)
+    for by in panel["options"].get("sortBy", []):
+        key = next((name for name, title, _field in columns if title == by["displayName"]), "")
+        merged.sort(key=lambda row, key=key: -float(row.get(key, 0)))  # type: ignore[misc]
     body = "".join(f"<tr>{_line(row, columns)}</tr>" for row in merged)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 

@@ -9,7 +9,7 @@ from dashboards.deeds import TALL, done, trusted
 from dashboards.frame import Board
 from dashboards.panels import Query, lines, tile
 from dashboards.recurring import PACE, SKEW, goodput_tile, lost_lines, more, suspects_table
-from dashboards.selectors import MONITOR
+from dashboards.selectors import MONITOR, ZERO
 
 
 def fleet() -> Board:
@@ -87,7 +87,7 @@ def _holding_back() -> list[Any]:
     return [
         tile(
             "Sick ranks",
-            Query(f"{sick} or vector(0)"),
+            Query(f"{sick} or {ZERO}"),
             levels={1.0: RED},
             height=TALL,
             links=more("Replica groups", "lightkeeper-groups"),
@@ -101,6 +101,7 @@ def _holding_back() -> list[Any]:
             decimals=2,
             levels={1.2: ORANGE, 1.5: RED},
             height=TALL,
+            empty="nobody commits",
             links=more("Stragglers", "lightkeeper-stragglers"),
             says="Own work of the slowest rank in a step, against the median. The whole fleet "
             "runs at its pace; from 1.5 on look at Stragglers for its name.",

@@ -8,7 +8,7 @@ from dashboards.colours import GREEN, GREY, GROUP_STATE, HEALTH, MEMBER, ORANGE,
 from dashboards.frame import Board, group_links
 from dashboards.grids import Column, rows
 from dashboards.panels import Query, lines, ranking, states, tile
-from dashboards.selectors import BY_GROUP, GROUP, MONITOR, worst
+from dashboards.selectors import BY_GROUP, GROUP, MONITOR, ZERO, worst
 
 _STATE = f"lightkeeper_group_state{{{GROUP}}}"
 _SERIES = group_links(series=True)
@@ -36,7 +36,7 @@ def groups() -> Board:
 
 
 def _now() -> list[Any]:
-    fine = f'sum(lightkeeper_groups{{{MONITOR}, health=~"healthy|waiting"}}) or vector(0)'
+    fine = f'sum(lightkeeper_groups{{{MONITOR}, health=~"healthy|waiting"}}) or {ZERO}'
     known = f"sum(lightkeeper_groups{{{MONITOR}}})"
     return [
         tile(

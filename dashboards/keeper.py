@@ -11,7 +11,10 @@ from dashboards.panels import Query, lines, states, tile
 from dashboards.recurring import tick_lines
 from dashboards.selectors import MONITOR, grown
 
-_MODES = f"2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}}"
+_MODES = (
+    f"max by (instance) "
+    f"(2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}})"
+)
 
 
 def keeper() -> Board:
@@ -77,7 +80,7 @@ def _there() -> list[Any]:
             Query(_MODES, "{{instance}}"),
             values={
                 "0": ("● acts", GREEN),
-                "1": ("◔ observes", BLUE),
+                "1": ("◐ observes", BLUE),
                 "2": ("■ paused", ORANGE),
             },
             width=8,

@@ -164,10 +164,13 @@ def lines(
     width: int = 12,
     height: int = 8,
     floor: float | None = 0,
+    coarse: str = "",
     empty: str = "no data",
     links: Links | None = None,
 ) -> timeseries.Panel:
-    """Values over time; `colours` fixes the colour of a series by its name."""
+    """Values over time; `colours` fixes the colour of a series by its name, `coarse` is the
+    shortest time between two points.
+    """
     panel: timeseries.Panel = common_of(
         timeseries.Panel(), title, says,
         unit=unit, width=width, height=height, empty=empty, links=links,
@@ -187,6 +190,8 @@ def lines(
     )
     if floor is not None:
         panel = panel.min(floor)
+    if coarse:
+        panel = panel.interval(coarse)
     if stacked or bars:
         mode = common_builder.StackingConfig().mode(common.StackingMode.NORMAL)
         panel = panel.stacking(mode)

@@ -12,7 +12,6 @@ from dashboards.selectors import RANK, on_host, shown
 
 _SERIES = rank_links(series=True)
 _LEGEND = "{{replica_group}}.{{rank}}"
-_WHO = "max by (job_id, replica_group, rank)"
 
 
 def rank() -> Board:
@@ -38,12 +37,13 @@ def _own(name: str, more: str = "") -> str:
 
 
 def _who() -> list[Any]:
+    each = "max by (job_id, replica_group, rank)"  # of all processes that a rank had
     alive, commit = _own("alive"), _own("last_commit_timestamp_seconds")
     info = f'lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
     return [
         tile(
             "Ranks that live",
-            Query(f"sum({on_host(alive)}) / count({on_host(alive)})"),
+            Query(f"avg({each} ({on_host(alive)}))"),
             unit="percentunit",
             decimals=0,
             base=RED,
@@ -54,7 +54,7 @@ def _who() -> list[Any]:
         ),
         tile(
             "Since its last commit",
-            Query(f"time() - min({on_host(commit)})"),
+            Query(f"time() - min({each} ({on_host(commit)}))"),
             unit="s",
             decimals=0,
             levels={30.0: ORANGE, 120.0: RED},
@@ -66,9 +66,9 @@ def _who() -> list[Any]:
             "Ranks",
             [
                 Query(f"max by (job_id, replica_group, rank, host, pid) ({shown(info)})"),
-                Query(shown(f"{_WHO} ({alive})")),
-                Query(shown(f"{_WHO} ({_own('step')})")),
-                Query(shown(f"time() - {_WHO} ({commit})")),
+                Query(shown(alive)),
+                Query(shown(_own("step"))),
+                Query(f"time() - ({shown(commit)})"),
             ],
             [
                 Column("job_id", "job"),
@@ -152,7 +152,7 @@ def _collectives() -> list[Any]:
     lag = _own("collective_lag")
     entered, left = _own("collective_enqueued"), _own("collective_completed")
     by = "max by (job_id, replica_group, rank, process_group)"
-    entering = f"deriv({entered}[$__rate_interval]) > 0"
+    entering = f"sum by (job_id, replica_group, rank) (deriv({entered}[$__rate_interval]) > 0)"
     unfinished = f"and on (job_id, replica_group, rank, process_group) topk($topn, {by} ({lag}))"
     return [
         rows(
@@ -180,7 +180,7 @@ def _collectives() -> list[Any]:
         ),
         lines(
             "Entered and not left",
-            Query(f"max by (replica_group, rank) ({shown(lag)})", _LEGEND),
+            Query(shown(lag), _LEGEND),
             height=9,
             unit="suffix: collectives",
             links=_SERIES,
@@ -189,7 +189,7 @@ def _collectives() -> list[Any]:
         ),
         lines(
             "Collectives entered a second",
-            Query(f"sum by (replica_group, rank) ({shown(entering)})", _LEGEND),
+            Query(shown(entering), _LEGEND),
             unit="suffix: /s",
             links=_SERIES,
             says="How fast its sequence ids grow. Peers go alike; the first that fell to zero is "
@@ -232,7 +232,7 @@ def _soundness() -> list[Any]:
         states(
             "Loss and gradient finite",
             Query(shown(_own("finite")), _LEGEND),
-            values={"0": ("✖ not finite", RED), "1": ("● finite", GREEN)},
+            values={"0": ("✕ not finite", RED), "1": ("● finite", GREEN)},
             empty="not told",
             links=_SERIES,
             says="Was the last attempt's loss and gradient finite? Red on one rank alone: "

@@ -10,11 +10,11 @@ from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SEVERITY,
 from dashboards.frame import rank_links
 from dashboards.grids import Column, rows
 from dashboards.panels import Query, lines, tile
-from dashboards.selectors import GROUP, MONITOR
+from dashboards.selectors import GROUP, MONITOR, ZERO
 
 GOOD: Final = f"sum(rate(lightkeeper_effective_rank_seconds_total{{{MONITOR}}}[$__rate_interval]))"
 BAD: Final = f"lightkeeper_ineffective_rank_seconds_total{{{MONITOR}}}"
-LOST: Final = f"(sum(rate({BAD}[$__rate_interval])) or vector(0))"
+LOST: Final = f"(sum(rate({BAD}[$__rate_interval])) or {ZERO})"
 RANKS: Final = f"sum(lightkeeper_ranks{{{MONITOR}}})"
 GOODPUT: Final = f"{GOOD} / (({RANKS} > {GOOD} + {LOST}) or ({GOOD} + {LOST}))"
 """Of the ranks that there are: a lost second waits for a minute until its cause is known."""
@@ -56,6 +56,7 @@ def lost_lines(*, width: int, height: int) -> timeseries.Panel:
         Query(f"sum by (cause) (rate({BAD}[$__rate_interval]))", "{{cause}}"),
         Query(f"clamp_min({RANKS} - {GOOD} - {LOST}, 0)", "cause not known yet"),
         stacked=True,
+        coarse="1m",  # a second whose cause takes a minute to be known is booked at once then
         unit="suffix: ranks",
         width=width,
         height=height,

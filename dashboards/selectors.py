@@ -11,6 +11,11 @@ GROUP: Final = MONITOR + ', replica_group=~"$group"'
 RANK: Final = 'job_id=~"$job", replica_group=~"$group", rank=~"$rank"'
 """Of the metrics that a rank exports itself."""
 
+ZERO: Final = f"0 * count(lightkeeper_self_health_scale{{{MONITOR}}})"
+"""No event so far, while a monitor is there to see one: `vector(0)` would be a green 0 for ever
+after it died.
+"""
+
 BY_GROUP: Final = "on (instance, replica_group)"
 BY_RANK: Final = "on (instance, replica_group, rank)"
 BY_OWN: Final = "on (job_id, replica_group, rank)"
@@ -30,18 +35,25 @@ def on_host(expr: str) -> str:
     return f'({expr}) and {BY_OWN} lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
 
 
-def shown(expr: str) -> str:
-    """A series for each chosen rank, of at most `$topn` ranks, those that are gone too."""
+def shown(expr: str, keep: str = "") -> str:
+    """A series for each chosen rank, of at most `$topn` ranks, those that are gone too.
+
+    One for all processes that a rank had, one after the other: each has a port of its own, and
+    thus other labels. `keep`: labels that are to stay besides.
+    """
     info = f'lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
     some = f"max by (job_id, replica_group, rank) (max_over_time({info}[$__range] @ end()))"
-    return f"({expr}) and {BY_OWN} topk($topn, {some})"
+    labels = ", ".join(("job_id, replica_group, rank", *([keep] if keep else [])))
+    return f"max by ({labels}) ({expr}) and {BY_OWN} topk($topn, {some})"
 
 
 def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
     """By how much counters grew, those included that came to be within the time.
 
     A counter with labels is born at its first event, with 1: `increase` alone never sees that
-    one, which for evictions is most of them.
+    one, which for evictions is most of them. Born is who had no sample in the five minutes
+    before the time: a missed scrape is no birth, and must not count all that ever was once more.
     """
-    total = f"(increase({counter}[{within}]) and {counter} offset {within}) or {counter}"
+    before = f"last_over_time({counter}[5m] offset {within})"
+    total = f"(increase({counter}[{within}]) and {before}) or ({counter} unless {before})"
     return f"sum by ({by}) ({total})" if by else f"sum({total})"

@@ -81,6 +81,7 @@ def _panel(panel: dict[str, Any], url: str, times: Times) -> str:
 def _body(panel: dict[str, Any], url: str, times: Times) -> str:
     if panel["type"] == "annolist":
         return "<p class=empty>Grafana's own annotations: not in Prometheus</p>"
+    times = times.of(panel)
     answers: list[list[Series]] = [ask(url, target, times) for target in panel["targets"]]
     if not any(answers):
         empty = panel["fieldConfig"]["defaults"].get("noValue", "no data")

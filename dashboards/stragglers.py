@@ -42,6 +42,7 @@ def _now() -> list[Any]:
             decimals=2,
             levels={1.2: ORANGE, 1.5: RED},
             width=4,
+            empty="nobody commits",
             says="Own work of the slowest rank in a step, against the median. From 1.5 on "
             "somebody is a straggler: the heat map names it.",
         ),
@@ -52,6 +53,7 @@ def _now() -> list[Any]:
             decimals=3,
             base=GREY,
             width=4,
+            empty="nobody commits",
             says="Seconds of a step in which the median rank works: what a step could take if "
             "nobody were slow. Compare with the slowest.",
         ),
@@ -62,6 +64,7 @@ def _now() -> list[Any]:
             decimals=0,
             levels={0.15: ORANGE, 0.33: RED},
             width=4,
+            empty="nobody commits",
             says="What the fleet would gain if its slowest rank worked like the median. Small: "
             "leave it. Large: evict its group, or repair its host.",
         ),
@@ -104,6 +107,7 @@ def _ranks() -> list[Any]:
             ],
             sort="works a step",
             height=10,
+            empty="nobody commits",
             says="Ranks by their own work a step. Works long and waits little: the straggler. "
             "Click its number for stacks and profile; its host is on its page.",
         ),
@@ -118,6 +122,7 @@ def _ranks() -> list[Any]:
             base=GREEN,
             levels={1.2: ORANGE, 1.5: RED},
             height=10,
+            empty="nobody commits",
             links=group_links(series=True),
             says="The slowest rank of each group against the median of the fleet. One long bar: "
             "one sick rank or host. Many: the data, or the network, is uneven.",

@@ -63,7 +63,7 @@ def review(prefix: str) -> Response:
     said, words = body.get("verdict"), ", ".join(Judgement)
     if not isinstance(said, str) or said not in list(Judgement):
         raise Refusal(400, f"'verdict' is {str(said)[:60]!r}, expected one of {words}")
-    told = {"by": body.get("by") or body.get("author") or "a person",
+    told = {"by": body.get("by", body.get("author")),
             "note": body.get("note") or body.get("reason")}  # fmt: skip
     note = text_of(told, "note") if told["note"] else ""
     judged = Review(

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flask import Blueprint, Response, request
-from prometheus_client.exposition import choose_encoder
 
 from monitor.app.answers import Refusal, answer, dump
 from monitor.app.desk import the_desk
 from monitor.app.viewing import chosen, the_view
 from monitor.audit.choose import Choice
 from monitor.lighthouse import lighthouse_json
+from monitor.metrics import exposition
 from monitor.names import GroupName, Host, RankName
 from monitor.quarantine import HostRecord
 from monitor.store import QuarantineEntry, Scope
@@ -166,8 +166,8 @@ def service_discovery() -> Response:
 @reading.get("/metrics")
 def metrics() -> Response:
     """The monitor's own metrics."""
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return Response(encode(the_desk().metrics), content_type=content_type)
+    body, content_type = exposition.page(the_desk().metrics, request.headers.get("Accept", ""))
+    return Response(body, content_type=content_type)
 
 
 @reading.get("/healthz")

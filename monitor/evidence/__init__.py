@@ -9,8 +9,8 @@ has not is named in the manifest. The tick only hands over what it saw. The evic
 answers are in the monitor's memory, never for the disk, and never longer than the deadline.
 """
 
-from monitor.evidence.capture import Evidence, keep_of
+from monitor.evidence.capture import Evidence
 from monitor.evidence.lanes import Ticket
-from monitor.evidence.shelf import Keep, Shelf
+from monitor.evidence.shelf import Keep, Shelf, keep_of
 
 __all__ = ["Evidence", "Keep", "Shelf", "Ticket", "keep_of"]

@@ -18,7 +18,7 @@ from monitor.evidence.drawings import Drawings
 from monitor.evidence.fleet import Memory, Seen, fleet_json, records_in_hand
 from monitor.evidence.lanes import QUEUE, Job, Lane, Ticket
 from monitor.evidence.parts import Part
-from monitor.evidence.shelf import Keep, Shelf
+from monitor.evidence.shelf import Shelf
 from monitor.evidence.whom import Whom, concerned
 from monitor.fetch import Fetcher
 from monitor.incident import Incident, State, incident_to_json
@@ -32,20 +32,11 @@ from monitor.view import BundleView
 log = logging.getLogger(__name__)
 
 TIDY_S: Final = 3600.0
-"""How often the folder is looked at: bundles grow too old while nothing happens."""
+"""How often the folder is looked at: bundles grow too old."""
 STUCK_S: Final = 10.0
 """A write that takes longer is told: a file server that is away hangs and reports nothing."""
-MARGIN_S: Final = 0.5
-"""Beyond the deadline of the asking, for a thread to be scheduled on a busy host."""
+MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are scheduled late on busy hosts
 _MIB: Final = 1024 * 1024
-_DAY_S: Final = 86_400.0
-
-
-def keep_of(config: KeeperConfig) -> Keep:
-    """How much the configuration keeps."""
-    return Keep(
-        config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
-    )
 
 
 class Evidence:

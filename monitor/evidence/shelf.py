@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from monitor.config import KeeperConfig
 from monitor.names import IncidentId
 from monitor.view import BundleView
 
@@ -20,6 +21,8 @@ DRAWN: Final = ".drawn"
 """What was drawn of a bundle, beside it (`drawings`): it goes when the bundle goes."""
 _TEMPORARY: Final = ".part"
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_MIB: Final = 1024 * 1024
+_DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
 """Of a file's 255 bytes: room for the ending, and for whoever copies it."""
 
@@ -31,6 +34,13 @@ class Keep:
     count: int
     age_s: float
     nbytes: int
+
+
+def keep_of(config: KeeperConfig) -> Keep:
+    """How much the configuration keeps."""
+    return Keep(
+        config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
+    )
 
 
 @dataclass(frozen=True, slots=True)

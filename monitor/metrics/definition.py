@@ -10,9 +10,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client import Gauge as LiveGauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-Row = tuple[tuple[str, ...], float]
-"""Values of the labels, in order, and the value."""
+from monitor.metrics.exposition import Bulk, Row
 
+GROUPS: Final = "G"
+RANKS: Final = "R"
+"""Series of a metric of each group, and of each rank, with series of its own."""
 GROUP: Final = ("replica_group",)
 RANK: Final = ("replica_group", "rank")
 
@@ -36,6 +38,8 @@ class Definition:
 
     def rows(self, rows: Iterable[Row]) -> Metric:
         """The family at a scrape, of what is known at that moment."""
+        if self.series in (GROUPS, RANKS):
+            return Bulk(self.name, self.text, self.type, self.labels, list(rows))
         family: GaugeMetricFamily | CounterMetricFamily
         if self.type == "gauge":
             family = GaugeMetricFamily(self.name, self.text, labels=self.labels)

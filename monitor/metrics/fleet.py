@@ -8,7 +8,8 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.metrics.definition import GROUP, Row, counter, gauge
+from monitor.metrics.definition import GROUP, counter, gauge
+from monitor.metrics.exposition import Row
 from monitor.metrics.scene import Scene
 from monitor.names import group_of_replica
 from monitor.pipeline import RankHealth

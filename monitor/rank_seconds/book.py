@@ -57,6 +57,8 @@ class _Account:
     """Commits, and the seconds up to the last of them, that wait for the pace to be known."""
     late: bool = False
     """Whether the open attempt has taken longer than it may: all beyond the pace is lost."""
+    why: str | None = None
+    """The cause for which it was first late; what made it so may be over when it commits."""
     failed: bool = False
     """Whether an attempt failed since the last commit."""
 
@@ -181,9 +183,10 @@ class RankSeconds:
         account.failed = account.failed or step.commit_failures > account.failures
         account.failures = step.commit_failures
         cause = stands.cause(account.group, own, failed=account.failed)
-        committed = self._commit(account, step, cause, warm=warm)
-        self._settle(account, cause)
-        self._overrun(account, step, cause)
+        why = cause or account.why
+        committed = self._commit(account, step, why, warm=warm)
+        self._settle(account, why)
+        self._overrun(account, step, cause if committed else why)
         group = account.group
         if committed and warm and group in stands.fell and not stands.against(group):
             self._back[group] = self._now_s
@@ -196,7 +199,7 @@ class RankSeconds:
             return False
         since_s = min(account.open_s, step.last_commit_age_s or 0.0)
         closed_s, account.open_s = account.open_s - since_s, since_s
-        account.late = account.failed = False
+        account.late, account.failed, account.why = False, False, None
         if done == step.commits or step.healing:  # the first of all: start and compilation
             self._lose(closed_s, cause or STARTING)
             return False
@@ -227,7 +230,7 @@ class RankSeconds:
             slack = 0.0 if account.late or cause is not None else _SLACK
             if account.open_s > (1 + slack) * usual_s:
                 self._lose(account.open_s - usual_s, cause)
-                account.open_s, account.late = usual_s, True
+                account.open_s, account.late, account.why = usual_s, True, cause
 
     # -- booking ----------------------------------------------------------------------------------
 

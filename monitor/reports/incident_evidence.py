@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from monitor.reports.incident_pieces import section
-from monitor.reports.markup import element, words
+from monitor.reports.markup import element, escaped, words
 
 PARTS: Final = ("look", "graph", "timeline", "stacks", "limits")
 """Of what is kept beside a bundle; each is markup."""
@@ -129,12 +129,14 @@ def _withheld(body: Mapping[str, Any], access: Access) -> Iterator[str]:
     yield words("p", "This page with them, the bundle, and the same offline:", class_="meta")
     header = '-H "Authorization: Bearer $TOKEN"'
     commands = (
-        f"curl {header} {access.page} > incident.html\n"
-        f"curl -OJ {header} {access.url}\n"
-        f"lightkeeper analyze {body['id']}.zip --html report.html"
+        f"curl {header} {access.page} > incident.html",
+        f"curl -OJ {header} {access.url}",
+        f"lightkeeper analyze {body['id']}.zip --html report.html",
     )
-    yield words("pre", commands, class_="commands", tabindex="0", role="group",
-                aria_label="commands")  # fmt: skip
+    shown = "\n".join(map(escaped, commands))
+    yield element(
+        "pre", shown, class_="commands", tabindex="0", role="group", aria_label="commands"
+    )
 
 
 def links(body: Mapping[str, Any], access: Access, json_path: str) -> Iterator[str]:

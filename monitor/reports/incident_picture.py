@@ -29,7 +29,7 @@ _RESULTS: Final = {"worked": "good", "failed": "bad", "unknown": "away", "skippe
 _MOST: Final = 40
 _BRIEF_S: Final = 0.05
 """Shorter ones are seen by nobody."""
-_NAME, _TIMES, _PLOT = 128.0, 118.0, 850.0
+_NAME, _TIMES, _PLOT = 124.0, 130.0, 820.0
 _LABEL = _NAME + _TIMES
 """Names and times stand on the left: a phone shows them without scrolling."""
 _TOP, _ROW, _BAR = 46.0, 22.0, 12.0
@@ -65,7 +65,7 @@ def picture(body: Mapping[str, Any], now_s: float) -> str:
     phases = _phases(body, axis.first, end_s)
     label = f"what happened when: {len(rows)} rows from {rows[0].label} to {rows[-1].label}"
     return drawing(
-        _LABEL + _PLOT + 14,
+        _LABEL + _PLOT + 30,
         height,
         label,
         *(_phase(axis, one, height) for one in phases),
@@ -181,14 +181,14 @@ def _ticks(axis: _Axis, height: float) -> Iterator[str]:
             yield element("line", x1=x, x2=x, y1=_TOP - 8, y2=height, class_="cut")
         middle = (axis.x(a) + axis.x(b)) / 2
         told = f"≈ {lasting(b - a)}, cut short ≈"
-        yield words("text", told, x=middle, y=_TOP - 12, text_anchor="middle", class_="tick")
+        yield words("text", told, x=middle, y=_TOP - 12, text_anchor="middle", class_="scale")
         return
     step = next((one for one in _STEPS if span / one <= 8), span)
     for number in range(int(span / step) + 1):
         x = axis.x(axis.first + number * step)
         yield element("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=_TOP - 6, y2=height, class_="grid")
         told = f"+{lasting(number * step)}" if number else "0"
-        yield words("text", told, x=f"{x:.1f}", y=_TOP - 12, text_anchor="middle", class_="tick")
+        yield words("text", told, x=f"{x:.1f}", y=_TOP - 12, text_anchor="middle", class_="scale")
 
 
 def _phases(body: Mapping[str, Any], first_s: float, end_s: float) -> list[Event]:

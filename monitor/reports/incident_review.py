@@ -59,5 +59,6 @@ def _button(incident_id: str, verdict: str, label: str, what: str) -> str:
         data_path=f"/v1{page_path(incident_id)}/review",
         data_what=what,
         data_more=json.dumps({"verdict": verdict}),
+        data_author="required",
         data_reason="" if verdict == "wrong" else "optional",
     )

@@ -142,7 +142,7 @@ def _done(body: Mapping[str, Any]) -> str:
             return f"in observe mode nobody was evicted ({groups} would have been)"
         case "held" if holds:
             reason = clean(holds[-1]["reason"], 160)
-            return f"nobody was evicted: {plain(holds[-1]['guard'])} held ({reason})"
+            return f"nobody was evicted: the guard '{plain(holds[-1]['guard'])}' held ({reason})"
     return "nobody was evicted"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dashboards import colours, render
 from monitor.metrics.fleet import STATES
+from monitor.pages.states import LOOKS
 from monitor.self_health import Condition
 from tests.dashboards.boards import (
     PATHS,
@@ -187,8 +188,10 @@ def test_states_have_one_colour_and_a_shape_of_their_own():
     assert Counter(colours.HEALTH.values()).most_common(1)[0][1] == 1
 
 
-def test_numbers_and_names_of_states_are_those_of_the_monitor():
+def test_numbers_names_and_signs_of_states_are_those_of_the_monitor():
     assert {state: code for code, state in enumerate(colours.HEALTH)} == STATES
+    signs = {text.split()[1]: text.split()[0] for text, _ in colours.GROUP_STATE.values()}
+    assert signs == {state: LOOKS[state].glyph for state in signs}
     assert set(colours.SELF_HEALTH) == {str(one) for one in Condition}
 
 
@@ -245,3 +248,10 @@ def test_the_commented_lines_of_the_example_are_ready_to_use():
     }  # fmt: skip
     assert ranks["tls_config"] == {"ca_file": "/etc/lightkeeper/ca.pem"}
     assert "authorization" not in yaml.safe_load(text)["scrape_configs"][1]
+
+
+@each_board
+def test_a_zero_is_said_only_while_a_monitor_is_seen(path):
+    # `or vector(0)` stays green after the monitor has died; the one that says so may use vector
+    made_up = [title for title, expr in targets(load(path)) if "vector(" in expr]
+    assert made_up == (["The keeper"] if path.stem == "fleet" else [])

@@ -26,14 +26,21 @@ def test_a_process_is_known_by_its_command(command, role):
 
 
 def test_memory_is_counted_by_role_for_this_run_only(tmp_path):
-    wait = "import sys; sys.stdin.read()"
+    wait = "import sys; print('up', flush=True); sys.stdin.read()"
     environ = {**os.environ, "LIGHTKEEPER_RUN_DIR": str(tmp_path / "run")}
     commands = [("torchft_lighthouse", environ), ("torchft_lighthouse", os.environ)]
     started = [
-        subprocess.Popen([sys.executable, "-c", wait, name], stdin=subprocess.PIPE, env=env)
+        subprocess.Popen(
+            [sys.executable, "-c", wait, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+        )
         for name, env in commands
     ]
     try:
+        for process in started:  # an interpreter that has just begun has no memory to speak of
+            assert process.stdout.readline() == b"up\n"
         found = memory(tmp_path)
     finally:
         for process in started:

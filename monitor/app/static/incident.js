@@ -9,11 +9,11 @@ const TOKEN = "lightkeeper.token"; // where the dialogs of page-acts.js keep it,
 const SLOWEST_MS = 30000;
 const EVIDENCE = new Set(["evidence", "graph", "collectives", "stacks", "limits"]);
 const main = document.querySelector("main");
-const shown = new Map(); // section -> its markup as the monitor wrote it
+const shown = new Map(); // section -> as the monitor wrote it, without what a person opened
 const withheld = document.querySelector("[data-withheld]") !== null; // without the token
 let failures = 0;
 
-for (const section of main.querySelectorAll(":scope > section")) shown.set(section.id, section.outerHTML);
+for (const section of main.querySelectorAll(":scope > section")) shown.set(section.id, section.cloneNode(true));
 
 // What a person opened or closed, scrolled and stands on, by names that the next page has too.
 function held(section) {
@@ -51,19 +51,18 @@ function put(next) {
   }
   let last = null;
   for (const section of wanted) {
-    const markup = section.outerHTML;
     const old = document.getElementById(section.id);
     let place = old;
     if (old === null) {
       place = document.importNode(section, true);
       if (last === null) main.prepend(place); else last.after(place);
-    } else if (shown.get(section.id) !== markup) {
+    } else if (!section.isEqualNode(shown.get(section.id))) {
       const before = held(old);
       place = document.importNode(section, true);
       old.replaceWith(place);
       restore(place, before);
     }
-    shown.set(section.id, markup);
+    shown.set(section.id, section);
     last = place;
     if (kept && section.id === "who") { // what is kept stands behind it
       while (last.nextElementSibling && EVIDENCE.has(last.nextElementSibling.id)) last = last.nextElementSibling;

@@ -24,7 +24,7 @@ class Deed {
     this.dialog.setAttribute("aria-labelledby", "deed-title");
     this.form = document.createElement("form");
     this.reason = field("Why", { required: "reason" in this.data && this.data.reason !== "optional", maxLength: 500, name: "reason" }, "kept with the decision");
-    this.author = field("Your name", { maxLength: 60, name: "author" }, "shown beside it");
+    this.author = field("Your name", { required: this.data.author === "required", maxLength: 60, name: "author" }, "shown beside it");
     this.hours = field("For how many hours", { type: "number", min: "0.1", max: "8784", step: "any", name: "hours" }, "empty: until somebody ends it");
     this.typed = field(`Type ${this.data.typed} to confirm`, { name: "typed", required: true, spellcheck: false });
     this.token = field("The monitor's token", { type: "password", required: true, name: "token" });

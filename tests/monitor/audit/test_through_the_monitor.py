@@ -23,6 +23,7 @@ from monitor.snapshot import Snapshot
 from tests.monitor.audit.scene import hang
 from tests.monitor.shell.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.shell.test_store import EVICT
+from tests.waiting import wait_for
 
 TOKEN = {"Authorization": "Bearer secret"}
 
@@ -385,8 +386,12 @@ def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
     options.audit_log.unlink()
     options.audit_log.mkdir()
     fired(monitor)
-    monitor.tick()
-    assert any("takes no lines" in one for one in monitor.get("/v1/snapshot")["troubles"])
+
+    def told() -> bool:  # its thread tries when it comes to it
+        monitor.tick()
+        return any("takes no lines" in one for one in monitor.get("/v1/snapshot")["troubles"])
+
+    wait_for(told, within_s=20, what="the trouble to be told")
     assert monitor.get("/v1/incidents/inc-1")["account"]["outcome"] == "held"
 
 

@@ -198,7 +198,7 @@ def test_all_of_them_newest_first_each_with_its_page() -> None:
 
 def test_who_can_judge_it_is_told_how_and_who_cannot_is_told_why() -> None:
     text = page(body())
-    assert 'data-more="{&quot;verdict&quot;: &quot;wrong&quot;}"' in text
+    assert "&quot;verdict&quot;: &quot;wrong&quot;" in text
     assert "lightkeeper incidents inc-1 --mark right|wrong|unclear" in text
     standby = page(body(), why_not="another monitor acts")
     assert "It cannot be judged here: another monitor acts" in standby

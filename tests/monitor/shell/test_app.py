@@ -483,8 +483,8 @@ def test_the_page_brings_everything_from_here(api: Api) -> None:
     for module in modules:
         assert api.call("GET", f"/static/{module.name}").status_code == 200
         script = module.read_text(encoding="utf-8")
-        for dangerous in ("innerHTML", "outerHTML =", "insertAdjacentHTML", "document.write",
-                          "eval(", "localStorage"):  # fmt: skip
-            assert dangerous not in script, module
-        # markup is parsed in one place only: the page that the server itself wrote, asked again
-        assert ("DOMParser" in script) == (module.name == "incident.js"), module
+        for dangerous in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
+                          "eval(", "DOMParser", "localStorage"):  # fmt: skip
+            # it takes in the page itself, as the monitor wrote it and escaped all texts
+            known = (module.name, dangerous) == ("incident.js", "DOMParser")
+            assert known or dangerous not in script, module

@@ -9,10 +9,11 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.incident import Strength
+from monitor.incident import Milestones, State, Strength
 from monitor.metrics import Instruments, ViewCollector
 from monitor.names import GroupName, IncidentId, RankName, ReplicaId
 from monitor.pipeline import RankHealth, TickResult
+from monitor.rank_seconds import Spent
 from monitor.snapshot import (
     Failure,
     LighthouseAway,
@@ -186,7 +187,22 @@ FULL = view(
     health={RankName("rg_0.0"): RankHealth.HEALTHY, RankName("rg_1.1"): RankHealth.UNREACHABLE},
     incidents=(incident(),),
     quarantine=(ENTRY,),
-    tempos={RankName("rg_0.0"): Tempo(0.5, 0.1)},
+    tempos={RankName("rg_0.0"): Tempo(0.5, 0.1, 0.4), RankName("rg_0.1"): Tempo(0.5, 0.3, 0.2)},
+    tokens={GroupName("rg_0"): 4096},
+    spent=Spent(900.0, {"dead": 12.5}),
+    decisions={
+        IncidentId("inc-1"): (
+            DecisionRow(IncidentId("inc-1"), 103.0, "hold", "budget", "too many"),
+            DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        )
+    },
+    evicting=frozenset({GroupName("rg_3")}),
+)
+
+
+FIRST_SEEN = (
+    'lightkeeper_incident_first_seen_timestamp_seconds{incident="inc-1",kind="not_entered",'
+    'replica_group="rg_1",severity="critical",state="firing"} 100.0'
 )
 
 
@@ -241,10 +257,57 @@ def scrape(shown: View | None) -> str:
         'lightkeeper_group_last_checkpoint_staging_seconds{replica_group="rg_3"} 0.5',
         'lightkeeper_group_last_reconfigure_seconds{replica_group="rg_0"} 0.1',
         'lightkeeper_lost_steps_total{kind="not_entered"} 0.0',
+        'lightkeeper_job_info{job_id="job"} 1.0',
+        'lightkeeper_group_state{replica_group="rg_0"} 0.0',
+        'lightkeeper_group_state{replica_group="rg_1"} 4.0',
+        'lightkeeper_group_state{replica_group="rg_3"} 6.0',
+        'lightkeeper_group_tokens_total{replica_group="rg_0"} 4096.0',
+        'lightkeeper_rank_wait_seconds{rank="0",replica_group="rg_0"} 0.4',
+        'lightkeeper_fleet_busy_seconds{stat="min"} 0.1',
+        'lightkeeper_fleet_busy_seconds{stat="median"} 0.2',
+        'lightkeeper_fleet_busy_seconds{stat="p99"} 0.3',
+        'lightkeeper_fleet_busy_seconds{stat="max"} 0.3',
+        'lightkeeper_group_busy_seconds{replica_group="rg_0"} 0.3',
+        'lightkeeper_group_wait_seconds{replica_group="rg_0"} 0.30000000000000004',
+        'lightkeeper_group_busy_skew_ratio{replica_group="rg_0"} 1.4999999999999998',
+        'lightkeeper_rank_suspect{host="",kind="not_entered",rank="0",replica_group="rg_1"} 1.0',
+        FIRST_SEEN,
+        'lightkeeper_holding{guard="budget"} 1.0',
+        'lightkeeper_holding{guard="cool_down"} 0.0',
+        "lightkeeper_effective_rank_seconds_total 900.0",
+        'lightkeeper_ineffective_rank_seconds_total{cause="dead"} 12.5',
+        "lightkeeper_event_streams 0.0",
     ],
 )
 def test_exports_what_the_contract_names(sample: str) -> None:
     assert sample in scrape(FULL).splitlines()
+
+
+def test_a_hold_that_ended_in_an_eviction_holds_no_more() -> None:
+    rows = (
+        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        DecisionRow(IncidentId("inc-1"), 103.0, "evict", None, "hung"),
+    )
+    text = scrape(view(incidents=(incident(),), decisions={IncidentId("inc-1"): rows}))
+    assert 'lightkeeper_holding{guard="cool_down"} 0.0' in text
+
+
+def test_a_suspect_has_the_host_on_which_it_runs_now() -> None:
+    accused = replace(incident(), culprits=(RankName("rg_0.0"),))
+    text = scrape(view(seen("rg_0", host="node7"), incidents=(accused,)))
+    assert 'lightkeeper_rank_suspect{host="node7",kind="not_entered",rank="0"' in text
+
+
+def test_incidents_and_suspects_that_are_told_are_bounded_and_over_ones_are_not_suspect() -> None:
+    many = tuple(
+        replace(incident(f"inc-{n}", 900.0), culprits=(RankName(f"rg_1.{n}"),)) for n in range(300)
+    )
+    lines = scrape(view(incidents=many)).splitlines()
+    assert sum(line.startswith("lightkeeper_rank_suspect{") for line in lines) == 100
+    named = "lightkeeper_incident_first_seen_timestamp_seconds{"
+    assert sum(line.startswith(named) for line in lines) == 50
+    over = replace(incident(), state=State.RESOLVED, milestones=Milestones(first_seen_s=-5000.0))
+    assert "inc-1" not in scrape(view(incidents=(over,)))
 
 
 def test_what_is_not_known_is_left_out_and_never_zero() -> None:

@@ -1,0 +1,59 @@
+"""What the pieces of PromQL that all dashboards use make of odd series; promtool reckons."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from dashboards.selectors import ZERO, grown
+from tests.dashboards.boards import filled
+
+COUNTER = 'c_total{instance=~"$instance"}'
+GROWN = grown(COUNTER, by="kind", within="20s")
+
+
+def evaluate(tmp_path, expr, at, expected, **series):
+    """promtool's word on `expr` at a moment; samples are 5 s apart."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (apt-get install prometheus)")
+    labels = '{instance="m", kind="hang"}'
+    told = [] if expected is None else [{"labels": '{kind="hang"}', "value": expected}]
+    test = {
+        "interval": "5s",
+        "input_series": [
+            {"series": f"{name}{labels}", "values": values} for name, values in series.items()
+        ],
+        "promql_expr_test": [{"expr": filled(expr), "eval_time": at, "exp_samples": told}],
+    }
+    file = tmp_path / "test.yml"
+    file.write_text(
+        yaml.safe_dump({"rule_files": [], "evaluation_interval": "5s", "tests": [test]})
+    )
+    done = subprocess.run(
+        [promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "counted"),
+    [
+        pytest.param("_x10 1x40", "55s", 1, id="its-first-event-is-counted"),
+        pytest.param("_x10 1x40", "2m", 0, id="and-not-for-ever"),
+        pytest.param("7x10 _x2 7x40", "1m5s", 0, id="a-missed-scrape-is-no-event"),
+        pytest.param("7x10 stale _x1 7x40", "1m5s", 0, id="nor-is-a-failed-one"),
+        pytest.param("_x40", "2m", None, id="nothing-is-not-zero"),
+    ],
+)
+def test_growth_counts_births_and_no_gaps(tmp_path, values, at, counted):
+    evaluate(tmp_path, GROWN, at, counted, c_total=values)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "told"), [("1x40", 0), ("1x10 stale", None)], ids=["seen", "gone"]
+)
+def test_no_event_is_zero_only_while_the_monitor_is_seen(tmp_path, monitor, told):
+    expr = f"label_replace({grown(COUNTER, within='20s')} or {ZERO}, 'kind', 'hang', '', '')"
+    evaluate(tmp_path, expr, "2m", told, lightkeeper_self_health_scale=monitor)

@@ -1,0 +1,69 @@
+"""What the code of a rank's page and of the gate's does not say: how many series, and when none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NO_STEPS: Final = "the rank never reported a step"
+_NO_TORCHFT: Final = "the rank has not done it yet, or is not TorchFT"
+_NO_GROUPS: Final = "the rank was in no collective yet"
+
+_RANK_STEPS: Final = (
+    "step", "attempts_total", "commits_total", "commit_failures_total", "tokens_total",
+)  # fmt: skip
+_TIMES: Final = (
+    "checkpoint_staging",
+    "checkpoint_load",
+    "checkpoint_apply",
+    "quorum",
+    "reconfigure",
+)
+
+RANK: Final[dict[str, tuple[str, str]]] = {
+    "lightkeeper_rank_alive": ("1", ""),
+    "lightkeeper_rank_info": ("1", ""),
+    **{f"lightkeeper_rank_{name}": ("1", _NO_STEPS) for name in _RANK_STEPS},
+    "lightkeeper_rank_committed_step": ("1", "this process has committed nothing yet"),
+    "lightkeeper_rank_last_commit_timestamp_seconds": (
+        "1",
+        "this process has committed nothing yet",
+    ),
+    "lightkeeper_rank_quorum_id": ("1", "without TorchFT, or before the first quorum"),
+    "lightkeeper_rank_participants": ("1", "without TorchFT, or before the first quorum"),
+    "lightkeeper_rank_loss": ("1", "no loss was reported"),
+    "lightkeeper_rank_finite": ("1", "nobody said whether anything was finite"),
+    "lightkeeper_rank_nonfinite_attempts_total": ("1", "nobody said whether anything was finite"),
+    "lightkeeper_rank_fingerprint_step": ("1", "no fingerprint was taken since the last heal"),
+    "lightkeeper_rank_phase_seconds_total": ("P, at most 16", _NO_STEPS),
+    "lightkeeper_rank_user_total": ("at most 16", "the program counts nothing of its own"),
+    "lightkeeper_rank_communication_seconds_total": ("1", _NO_STEPS),
+    "lightkeeper_rank_collective_enqueued": ("C, at most 64", _NO_GROUPS),
+    "lightkeeper_rank_collective_completed": ("C, at most 64", _NO_GROUPS),
+    "lightkeeper_rank_collective_lag": ("C, at most 64", _NO_GROUPS),
+    "lightkeeper_rank_step_seconds": ("15", ""),
+    "lightkeeper_rank_step_phase_seconds": ("15 x P", "phases that no step was in"),
+    "lightkeeper_rank_steps_missed_total": ("1", ""),
+    **{f"lightkeeper_rank_{name}_seconds": ("2", _NO_TORCHFT) for name in _TIMES},
+    "lightkeeper_rank_checkpoint_staged_bytes_total": ("1", _NO_TORCHFT),
+    "lightkeeper_rank_checkpoint_loaded_bytes_total": ("1", _NO_TORCHFT),
+    "lightkeeper_rank_heals_total": ("1", "without TorchFT"),
+}
+"""Name -> series of one rank, and when it is left out."""
+
+_ALWAYS: Final = (
+    "heartbeats_total", "quorum_requests_total", "unread_total", "waved_total",
+    "upstream_retries_total", "resent_total", "bad_clients_total", "held",
+    "quorum_requests_under_way", "upstream_up", "connections", "denials", "kept", "quorum_id",
+    "lighthouse_restarts", "not_kept", "state_trouble",
+)  # fmt: skip
+_BY_REPLICA: Final = "one a replica id heard of within two minutes"
+
+GATE: Final[dict[str, tuple[str, str]]] = {
+    **{f"lightkeeper_gate_{name}": ("1", "") for name in _ALWAYS},
+    "lightkeeper_gate_refused_total": ("3", ""),
+    "lightkeeper_gate_heartbeat_seconds": ("15", ""),
+    "lightkeeper_gate_replica_step": (_BY_REPLICA, "it never asked for a quorum"),
+    "lightkeeper_gate_replica_commit_failures": (_BY_REPLICA, "it never asked for a quorum"),
+    "lightkeeper_gate_replica_heartbeat_age_seconds": (_BY_REPLICA, "it never sent a heartbeat"),
+}
+"""The same of the gate."""

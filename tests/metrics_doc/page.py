@@ -1,0 +1,79 @@
+"""docs/metrics.md, as text."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from monitor import rank_seconds
+from monitor.metrics.definition import GROUPS, RANKS
+from monitor.metrics.scene import GROUP_SERIES, RANK_SERIES
+from tests.metrics_doc.catalogue import GATES_PAGE, RANKS_PAGE, Entry, catalogue, every
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGE: Final = DOCS / "metrics.md"
+FIGURES: Final = DOCS / "metrics-figures.json"
+"""Measured by `--measure`, committed."""
+_WORDS: Final = Path(__file__).with_name("words.md")
+
+
+def text() -> str:
+    """The whole page."""
+    figures = json.loads(FIGURES.read_text())
+    words = _WORDS.read_text().format(
+        ranks=RANK_SERIES,
+        groups=GROUP_SERIES,
+        figures=_figures(figures),
+        rule=_rule(),
+        by_group=sum(entry.series == GROUPS for entry in every()),
+        by_rank=sum(entry.series == RANKS for entry in every()),
+        **figures["rank"],
+    )
+    tables = "\n".join(_section(heading, entries) for heading, entries in catalogue())
+    return f"{words}\n{tables}"
+
+
+def _rule() -> str:
+    """The rule of goodput, as its module states it."""
+    rule = inspect.cleandoc(rank_seconds.__doc__ or "").partition("Theory of operation. ")[2]
+    return "\n".join(
+        f"> {line}".rstrip() for line in rule.partition("\n\nBelongs here")[0].split("\n")
+    )
+
+
+def _section(heading: str, entries: tuple[Entry, ...]) -> str:
+    where = "" if heading in (RANKS_PAGE, GATES_PAGE) else "The monitor: "
+    lines = [
+        f"### {where}{heading[0].lower() + heading[1:] if where else heading}",
+        "",
+        "| metric | type | unit | what | series | left out when |",
+        "|---|---|---|---|---|---|",
+        *map(_row, entries),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(entry: Entry) -> str:
+    labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
+    what = entry.text[0].upper() + entry.text[1:].rstrip(".")
+    cells = (f"`{entry.name}{labels}`", entry.type, entry.unit, what, entry.series, entry.absent)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _figures(figures: dict[str, Any]) -> str:
+    lines = [
+        "| ranks (groups of 8) | switches | series | page | CPU of a scrape |",
+        "|---|---|---|---|---|",
+    ]
+    for one in figures["monitor"]:
+        switches = f"`--rank-series {one['ranks_told']} --group-series {one['groups_told']}`"
+        if one["default"]:
+            switches = "default"
+        lines.append(
+            f"| {one['ranks']:,} | {switches} | {one['series']:,} | {one['bytes'] / 1e3:,.0f} kB "
+            f"| {one['cpu_s'] * 1e3:.0f} ms |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,144 @@
+"""The page stays small whatever the job, tells the worst first, and reads as by the library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from monitor.cli import build_parser
+from monitor.commands.errors import CommandError
+from monitor.commands.run_reading import options_of
+from monitor.metrics import Bounds, exposition
+from monitor.names import GroupName, RankName
+from monitor.pipeline import RankHealth
+from monitor.tempo import Tempo
+from monitor.view import View
+from tests.metrics_doc.measure import registry_of, series_of, view_of
+from tests.monitor.shell.test_store import incident
+from tests.monitor.shell.test_view import seen
+from tests.monitor.shell.test_view import view as small_view
+
+
+@pytest.fixture(scope="module")
+def large() -> View:
+    """10,000 ranks in 1,250 groups; one works longer, one is dead, one is accused."""
+    view = view_of(10_000)
+    tempos = {
+        **view.tempos, RankName("rg_900.3"): Tempo(0.9, 0.8, 0.1),
+        RankName("rg_901.0"): Tempo(0.9, 0.2, 0.7),
+    }  # fmt: skip
+    health = {**view.result.rank_health, RankName("rg_902.5"): RankHealth.DEAD}
+    accused = replace(incident(), culprits=(RankName("rg_903.1"),), groups=(GroupName("rg_903"),))
+    result = replace(view.result, rank_health=health)
+    return replace(view, tempos=tempos, result=result, incidents=(accused,))
+
+
+def told(view: View, bounds: Bounds, name: str) -> set[str]:
+    """Ranks, or groups, that have a series of this metric."""
+    text = generate_latest(registry_of(view, bounds)).decode()
+    return {
+        ".".join(filter(None, (one.labels["replica_group"], one.labels.get("rank"))))
+        for family in families(text)
+        for one in family.samples
+        if one.name == name
+    }
+
+
+def test_few_ranks_of_10000_have_series_of_their_own_and_the_worst_are_among_them(large):
+    ranks = told(large, Bounds(ranks=100), "lightkeeper_rank_busy_seconds")
+    assert len(ranks) == 100
+    assert {"rg_900.3", "rg_902.5", "rg_903.1"} <= ranks
+    assert ranks == told(large, Bounds(ranks=100), "lightkeeper_rank_wait_seconds")
+
+
+def test_few_groups_of_1250_have_series_of_their_own_the_sick_and_accused_first(large):
+    for name in ("group_step", "group_state", "group_busy_seconds", "group_in_quorum"):
+        groups = told(large, Bounds(groups=10), f"lightkeeper_{name}")
+        assert len(groups) == 10, name
+        assert {"rg_902", "rg_903"} <= groups, name
+
+
+def test_nought_means_none_and_aggregates_stay(large):
+    page, _ = exposition.page(registry_of(large, Bounds(0, 0)), "")
+    text = page.decode()
+    names = {line.split("{")[0].split()[0] for line in text.splitlines() if line[0] != "#"}
+    by_rank = {name for name in names if name.startswith("lightkeeper_rank_")}
+    assert by_rank == {"lightkeeper_rank_suspect"}
+    assert not any('replica_group="rg_1"' in line for line in text.splitlines())
+    assert 'lightkeeper_ranks{health="healthy"} 9999.0' in text
+    assert 'lightkeeper_fleet_busy_seconds{stat="max"} 0.8' in text
+    assert series_of(page) < 200
+
+
+def test_the_page_of_10000_ranks_is_as_large_as_the_docs_say(large):
+    groups, ranks = Bounds().groups, Bounds().ranks
+    page, _ = exposition.page(registry_of(large, Bounds()), "")
+    assert series_of(page) <= 17 * groups + 2 * ranks + 1000
+
+
+def test_defaults_tell_everybody_of_a_small_job():
+    view = view_of(64)
+    assert len(told(view, Bounds(), "lightkeeper_rank_busy_seconds")) == 64
+    assert len(told(view, Bounds(), "lightkeeper_group_state")) == 8
+
+
+# -- the switches ----------------------------------------------------------------------------------
+
+
+def options(*more: str):
+    return options_of(build_parser().parse_args(["monitor", "--store", "x.db", *more]))
+
+
+def test_the_switches_bound_the_page():
+    assert options().bounds == Bounds(4096, 1024)
+    assert options("--rank-series", "0", "--group-series", "7").bounds == Bounds(0, 7)
+    with pytest.raises(CommandError, match="--rank-series is -1, expected 0 to 1000000"):
+        options("--rank-series", "-1")
+
+
+# -- what is written by hand -----------------------------------------------------------------------
+
+HOSTILE = 'quo"te \\ back\nline é'
+
+
+@pytest.fixture
+def hostile() -> View:
+    tempos = {RankName(f"{HOSTILE}.0"): Tempo(1e-9, 1e22, float("inf"))}
+    return small_view(
+        seen(HOSTILE), seen("rg_1", 1), seen("}x 1", 2), tempos=tempos, tokens={HOSTILE: 10**17}
+    )
+
+
+@pytest.mark.parametrize(
+    ("accept", "library", "parse"),
+    [
+        pytest.param("", generate_latest, families, id="text"),
+        pytest.param(
+            "application/openmetrics-text; version=1.0.0", as_openmetrics, openmetrics,
+            id="openmetrics",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_written_by_hand_reads_as_the_librarys(hostile, accept, library, parse):
+    registry = registry_of(hostile, Bounds())
+    page, content_type = exposition.page(registry, accept)
+    assert content_type.startswith(accept.partition(";")[0] or "text/plain")
+
+    def read(text: str) -> dict:
+        return {
+            (one.name, *sorted(one.labels.items())): one.value
+            for family in parse(text)
+            for one in family.samples
+            if not one.name.startswith("process_")
+        }
+
+    mine, theirs = read(page.decode()), read(library(registry).decode())
+    assert mine == theirs
+    assert mine["lightkeeper_group_tokens_total", ("replica_group", HOSTILE)] == 1e17
+    own = {line for line in page.decode().splitlines() if "replica_group" in line}
+    assert own - set(library(registry).decode().splitlines()) == set()

@@ -1,0 +1,164 @@
+"""Rules, alerts and their runbooks: loaded, tried on made-up series, and explained."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.dashboards.contract import EXPORTED
+from tests.dashboards.promql import metrics
+from tests.prometheus.server import RULES
+
+DOCS = RULES.parents[1] / "docs"
+
+
+def rules(name: str) -> list[dict]:
+    return [one for group in yaml.safe_load((RULES / name).read_text())["groups"]
+            for one in group["rules"]]  # fmt: skip
+
+
+ALERTS = {one["alert"]: one for one in rules("alerts.yml")}
+RECORDED = {one["record"]: one for one in rules("rules.yml")}
+each_alert = pytest.mark.parametrize("name", ALERTS)
+
+
+def promtool(*words: str, cwd: Path = RULES, given: str | None = None):
+    binary = shutil.which("promtool")
+    if binary is None:
+        pytest.skip("promtool is not installed (apt-get install prometheus)")
+    return subprocess.run(
+        [binary, *words], cwd=cwd, input=given, capture_output=True, text=True, check=False
+    )
+
+
+# -- tried by promtool -----------------------------------------------------------------------------
+
+
+def test_every_rule_and_alert_does_on_made_up_series_what_it_says():
+    done = promtool("test", "rules", "tests.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def tries() -> list[dict]:
+    blocks = yaml.safe_load((RULES / "tests.yml").read_text())["tests"]
+    return [one for block in blocks for one in block["promql_expr_test"]]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_each_rule_is_tried(name):
+    assert any(name in one["expr"] and one["exp_samples"] for one in tries())
+
+
+@each_alert
+def test_each_alert_is_tried_before_and_after_it_fires(name):
+    asked = [one for one in tries() if f'ALERTS{{alertname="{name}",' in one["expr"]]
+    assert sorted(bool(one.get("exp_samples")) for one in asked) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param("({}) > Inf", id="never"),
+        pytest.param("({}) or label_replace(vector(1), 'instance', 'well', '', '')", id="always"),
+    ],
+)
+def test_the_trials_fail_of_alerts_that_never_fire_or_always_do(shape, tmp_path):
+    for file in RULES.glob("*.yml"):
+        shutil.copy(file, tmp_path)
+    spoilt = yaml.safe_load((RULES / "alerts.yml").read_text())
+    for group in spoilt["groups"]:
+        for one in group["rules"]:
+            one["expr"] = shape.format(one["expr"])
+    (tmp_path / "alerts.yml").write_text(yaml.safe_dump(spoilt))
+    done = promtool("test", "rules", "tests.yml", cwd=tmp_path)
+    assert done.returncode == 1
+    failed = set(re.findall(r'alertname=\\?"(\w+)\\?"', done.stdout + done.stderr))
+    assert failed == ALERTS.keys()
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", [*ALERTS.values(), *RECORDED.values()],
+                         ids=[*ALERTS, *RECORDED])  # fmt: skip
+def test_every_metric_is_exported_or_recorded(one):
+    named = metrics(one["expr"])
+    assert named
+    assert named - EXPORTED - RECORDED.keys() == set()
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_names_of_rules_say_level_metric_and_operation(name):
+    assert re.fullmatch(r"[a-z_]+:lightkeeper_[a-z_]+:[a-z0-9_]+", name)
+
+
+# -- what a person gets ----------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", one).strip().lower().replace(" ", "-") for one in headings}
+
+
+@each_alert
+def test_each_alert_has_a_severity_words_and_a_section_in_the_runbooks(name):
+    one = ALERTS[name]
+    assert one["labels"]["severity"] in {"page", "ticket"}
+    words = one["annotations"]
+    assert len(words["summary"]) > 20
+    assert len(words["description"]) > 40
+    page, _, anchor = words["runbook_url"].partition("#")
+    assert page == "docs/runbooks.md"
+    assert anchor == name.lower()
+    assert anchor in anchors(DOCS / "runbooks.md")
+
+
+@each_alert
+def test_labels_in_the_words_of_an_alert_are_among_those_that_it_keeps(name):
+    one = ALERTS[name]
+    said = set(re.findall(r"\$labels\.(\w+)", str(one["annotations"])))
+    kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", one["expr"]))))
+    recorded = {word for rule in metrics(one["expr"]) & RECORDED.keys()
+                for word in rule.partition(":")[0].split("_cause")}  # fmt: skip
+    assert said <= kept | recorded | {"instance", "job"}
+
+
+def test_there_is_no_section_without_its_alert():
+    sections = anchors(DOCS / "runbooks.md") - {"runbooks"}
+    assert sections == {name.lower() for name in ALERTS}
+
+
+@pytest.mark.parametrize("page", ["runbooks.md", "prometheus.md", "metrics.md"])
+def test_links_between_the_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text()):
+        path, _, anchor = target.partition("#")
+        there = DOCS / (path or page)
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def test_pages_are_routed_to_people_and_tickets_are_not():
+    routing = yaml.safe_load((RULES / "alertmanager.example.yml").read_text())
+    receivers = {one["name"] for one in routing["receivers"]}
+    routes = {tuple(one["matchers"]): one["receiver"] for one in routing["route"]["routes"]}
+    assert routes["severity = page",] == "on-call"
+    assert {*routes.values(), routing["route"]["receiver"]} == receivers
+    named = re.findall(r"Lightkeeper[A-Z]\w+", str(routing["inhibit_rules"]))
+    assert set(named) <= ALERTS.keys()
+
+
+def test_amtool_accepts_the_example_of_an_alertmanager():
+    amtool = shutil.which("amtool")
+    if amtool is None:
+        pytest.skip("amtool is not installed (apt-get install prometheus-alertmanager)")
+    done = subprocess.run(
+        [amtool, "check-config", "alertmanager.example.yml"],
+        cwd=RULES, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
