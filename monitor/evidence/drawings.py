@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _KEPT_MAX: Final = 16 << 20
 """Bytes of a file that is read into the monitor."""
 _NICE: Final = 10
-"""At 19 it starves where every core is busy, and a person waits for it; a tick wakes before it still."""
+"""At 19 it starves where every core is busy, and a person waits; a tick still wakes before it."""
 _AGAIN_S: Final = 60.0
 """After a failure: a full disk may have room again."""
 _FAILURES: Final = 64
