@@ -31,7 +31,7 @@ _SVG: Final = """\
 </style>
 <defs>
 <clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+<rect x="0" y="0" width="{terminal_width}" height="9999" />
 </clipPath>
 {lines}
 </defs>
