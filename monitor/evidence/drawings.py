@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.evidence.draw import REFUSED, SCHEMA
+from monitor.drawing.draw import REFUSED, SCHEMA
 from monitor.evidence.shelf import DRAWN, Shelf
 from monitor.names import IncidentId
 from monitor.reports.incident_evidence import PARTS, Drawn, Stage
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _KEPT_MAX: Final = 16 << 20
 """Bytes of a file that is read into the monitor."""
 _NICE: Final = 10
-"""At 19 it starves where every core is busy, and a person waits; a tick still wakes before it."""
+"""At 19 it starves where every core is busy, and a person waits for it."""
 _AGAIN_S: Final = 60.0
 """After a failure: a full disk may have room again."""
 _FAILURES: Final = 64
@@ -147,7 +147,7 @@ class Drawings:
     def _run(self, bundle: Path, stamp: str) -> str | None:
         """Why there is no picture; None: there is one."""
         bounds = self._bounds
-        command = [sys.executable, "-m", "monitor.evidence.draw", str(bundle),
+        command = [sys.executable, "-m", "monitor.drawing.draw", str(bundle),
                    str(_beside(bundle)), stamp]  # fmt: skip
         with self._lock:
             if self._closed:

@@ -1,7 +1,7 @@
 """What the saved evidence of an incident shows, or why it is not there to be seen. Pure.
 
 Graph, timeline and stacks come from flight records, whose analysis takes a while: a process of its
-own makes them (`monitor.evidence.draw`) and keeps them beside the bundle.
+own makes them (`monitor.drawing.draw`) and keeps them beside the bundle.
 """
 
 from __future__ import annotations

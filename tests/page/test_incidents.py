@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monitor.audit.books import Books
-from monitor.evidence.draw import draw
+from monitor.drawing.draw import draw
 from monitor.incident import State, Transition
 from monitor.reports.incident_evidence import Drawn, Stage
 from monitor.view import BundleView, View

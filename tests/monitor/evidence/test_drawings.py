@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from monitor.drawing.draw import main
 from monitor.evidence import drawings as drawings_module
-from monitor.evidence.draw import main
 from monitor.evidence.drawings import Bounds, Drawings
 from monitor.evidence.shelf import Keep, Shelf
 from monitor.names import IncidentId
