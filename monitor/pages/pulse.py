@@ -82,7 +82,7 @@ def _said(context: Context, seen: Pulse) -> tuple[str, str]:
         return "start", "Waiting for ranks"
     doing = "Not training" if seen.still else "Training"
     if seen.commit_age_s is None:
-        doing = "No commit seen yet"
+        doing = "No steps are reported" if seen.step is None else "No commit seen yet"
     tone, text = next(_troubles(context, seen), ("", ""))
     if text:
         return tone, f"{doing}, {text}"

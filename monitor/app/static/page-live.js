@@ -2,7 +2,7 @@
 // nobody looks, so that a forgotten tab holds none of the few streams.
 
 const STREAM_AGAIN_MS = 30_000;
-const AWAY_LEAST_MS = 6000;
+const AWAY_LEAST_MS = 5000;
 const POLL_LEAST_MS = 2000;
 const GIVE_UP_MS = 8000;
 

@@ -96,6 +96,14 @@ def test_who_has_not_committed_for_long_is_not_said_to_train(age_s: float, said:
     assert fleet(view).facts["headline"] == said
 
 
+def test_of_ranks_that_report_no_steps_nobody_says_that_they_train() -> None:
+    view = crowd(2, 2)
+    for seen in view.snapshot.observations:
+        object.__setattr__(seen.outcome, "step", None)
+    assert fleet(view).facts["headline"] == "No steps are reported"
+    assert "rg_1.1" in whole(fleet(view), "/", "t", 1.0)
+
+
 def test_without_ranks_the_page_says_how_to_start_some() -> None:
     page = fleet(crowd(0, 1))
     assert page.facts["headline"] == "Waiting for ranks"

@@ -470,8 +470,12 @@ def test_what_a_rank_says_is_never_shown_as_a_page_of_ours(api: Api, fleet: Fake
 # -- the page -------------------------------------------------------------------------------------
 
 
-def test_the_page_brings_everything_from_here(api: Api) -> None:
+def test_the_page_brings_everything_from_here(api: Api, fleet: FakeFleet) -> None:
+    api.register(fleet.add())
+    api.tick()
     answer = api.call("GET", "/")
+    assert answer.status_code == 200
+    assert "rg_0.0" in answer.text
     assert answer.headers["Content-Type"].startswith("text/html")
     assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
     assert "http://" not in answer.text
