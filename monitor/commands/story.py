@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from monitor.audit.amounts import bounds
 from monitor.commands.tables import moment
+from monitor.reports.incident_deeds import rung_words
 from monitor.reports.wording import clean, sentence
 
 WIDTH: Final = 100
@@ -102,7 +103,9 @@ def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
         yield from _row("held", told)
     for rung in account.get("rungs", ()):
         result = f"{rung['result']}, " if rung["result"] else ""
-        detail = rung["detail"].removeprefix(f"{rung['result']}: ")  # some rungs say it themselves
+        detail = rung_words(rung).removeprefix(
+            f"{rung['result']}: "
+        )  # some rungs say it themselves
         told = f"{result}{_span(rung['seconds'])}: {detail}"
         yield from _row(str(rung["rung"]).replace("_", " "), told)
     for progress in body.get("evictions", ()):

@@ -1,7 +1,7 @@
 """What the saved evidence of an incident shows, or why it is not there to be seen. Pure.
 
 Graph, timeline and stacks come from flight records, whose analysis takes a while: a process of its
-own makes them (`monitor.evidence.draw`) and keeps them beside the bundle.
+own makes them (`monitor.drawing.draw`) and keeps them beside the bundle.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _told(drawn: Drawn) -> str:
 
 
 def _none(body: Mapping[str, Any]) -> str:
-    if body["state"] == "pending":
-        return "No evidence yet: it is taken when the incident begins to fire."
+    if body["state"] != "resolved":
+        return "No evidence yet: ranks are asked for it when the incident begins to fire."
     return (
         "No evidence was kept: evidence_count is 0, nobody could be asked, or it has grown too old."
     )

@@ -6,28 +6,27 @@ Each is a word that scripts may rely on, a sentence for people, and the facts be
 
 from __future__ import annotations
 
-import datetime
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from monitor.detectors.verdict import SLOWS_ONLY, Kind
 from monitor.reports.wording import clean, counted
 from monitor.snapshot import NO_LIGHTHOUSE
 from monitor.terminal.fleet import Fleet, count
 from monitor.terminal.grid import age
+from monitor.terminal.words import clock, listed
 
 _SHOWN: Final = 3
 """Incidents that `status` spells out."""
 _DOUBTS: Final = 5
 """Doubts in the monitor that it spells out."""
-_QUIET_S: Final = 10.0
-"""No commit for so long is no training, however short a step is."""
-_QUIET_STEPS: Final = 5.0
-_UNKNOWN_STEP_S: Final = 30.0
-"""The same while nobody knows how long a step takes."""
-
-
+_STILL_S: Final = 15.0
+_HELD_S: Final = 3.0
+_STILL_STEPS: Final = 5.0
+"""As on the page (`monitor.pages.pulse`): no commit for so many seconds and so many usual steps is
+no training; the second where an open incident says that somebody holds it up."""
 _HOW: Final = {"evicted": "evicted", "evicting": "is evicting", "failed": "FAILED to evict"}
 
 
@@ -96,18 +95,23 @@ def training(fleet: Fleet) -> Answer:
         return Answer(about, "starting", "blue", "nobody has committed a step yet", facts=facts)
     quiet_s = min(ages)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
-    if quiet_s > _limit_s(fleet, step_s):
+    if quiet_s > _limit_s(fleet):
         text = f"no commit for {age(quiet_s)} (step {step}{pace})"
         return Answer(about, "no", "bold red", text, facts=facts)
     return Answer(about, "yes", "green", f"step {step}{pace}{_quorum(fleet)}", facts=facts)
 
 
-def _limit_s(fleet: Fleet, step_s: float | None) -> float:
+def _limit_s(fleet: Fleet) -> float:
     """So long without a commit is training still."""
-    if step_s is not None:
-        return max(_QUIET_S, _QUIET_STEPS * step_s)
-    well = any(one.health == "healthy" for one in fleet.ranks)
-    return _UNKNOWN_STEP_S if well else _QUIET_S
+    least_s = _HELD_S if any(_stops(one) for one in fleet.incidents) else _STILL_S
+    return max(least_s, _STILL_STEPS * (fleet.median_step_s or 0.0))
+
+
+def _stops(incident: Mapping[str, Any]) -> bool:
+    """Whether it says that anybody stands still."""
+    if incident["kind"] == Kind.LIGHTHOUSE_AWAY:
+        return bool(incident["victims"])
+    return incident["kind"] not in SLOWS_ONLY
 
 
 def _quorum(fleet: Fleet) -> str:
@@ -280,20 +284,3 @@ def _doubts(asked: Asked) -> Iterator[str]:
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"
-
-
-# -- words ---------------------------------------------------------------------------------------
-
-
-def listed(names: Sequence[Any], most: int) -> str:
-    """`a, b, c and 7 more`."""
-    shown = ", ".join(clean(str(one), 80) for one in names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
-
-
-def clock(at_s: float | None) -> str:
-    """Local time of day."""
-    if at_s is None:
-        return "-"
-    at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
-    return at.strftime("%H:%M:%S")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from monitor.reports.wording import clean
-from monitor.terminal.answers import Asked, answers, listed
+from monitor.terminal.answers import Asked, answers
 from monitor.terminal.fleet import count
 from monitor.terminal.grid import word
+from monitor.terminal.words import listed
 
 _MOST: Final = 20
 """Groups told one by one in one look."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from monitor.reports.wording import clean
-from monitor.terminal.answers import clock, listed
 from monitor.terminal.grid import Cell, Column, Line, cut, lines_of, word
+from monitor.terminal.words import clock, listed
 
 _COLUMNS: Final = (
     Column("since"),

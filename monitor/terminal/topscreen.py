@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from monitor.terminal.answers import Asked, answers, clock
+from monitor.terminal.answers import Asked, answers
 from monitor.terminal.fleet import Fleet, Rank, count
 from monitor.terminal.grid import STYLES, Line, cut, lines_of, text_of, width_of
 from monitor.terminal.rows import (
@@ -15,6 +15,7 @@ from monitor.terminal.rows import (
     rank_columns,
     sorted_ranks,
 )
+from monitor.terminal.words import clock
 
 _ORDERS: Final = tuple(RANK_ORDERS)
 _COLUMN_OF: Final = {"phase-age": "for", "commit-age": "commit"}

@@ -243,8 +243,9 @@ def _waiting_for(report: FaultReport) -> str:
 
 
 def _not_yet(kind: str) -> str:
-    """Why nothing shows so far. A straggler is known by several windows of 5 s and more, which begin
-    when the start is over: a minute here."""
+    """Why nothing shows so far. A straggler is known by several windows of 5 s and more, after the
+    start: a minute here.
+    """
     if kind == "slow":
         return "nothing seen yet: its own and its peers' pace are being learnt, for about a minute"
     return "nothing seen yet"

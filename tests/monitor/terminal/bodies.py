@@ -36,7 +36,7 @@ def incident(name: str = "not_entered-rg_1.1-7", **more: Any) -> dict[str, Any]:
         "id": name, "kind": "not_entered", "state": "firing", "severity": "critical",
         "culprits": ["rg_1.1"], "groups": ["rg_1"], "since_s": NOW_S - 20,
         "reason": "rg_1.1 stands still in 'data'", "last_seen_s": NOW_S, "bundle": None,
-        "milestones": {"first_seen_s": NOW_S - 15}, "eviction": None,
+        "victims": ["rg_0.0"], "milestones": {"first_seen_s": NOW_S - 15}, "eviction": None,
         "account": {"outcome": "open", "holds": [], "back_on": []}, **more,
     }  # fmt: skip
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from monitor.pages.pulse import Pulse
 from monitor.terminal.answers import Asked, answers, answers_to_json, keeper, training, trust
 from monitor.terminal.grid import text_of, width_of
 from monitor.terminal.short import short
@@ -99,22 +101,37 @@ SILENT = rank("rg_1", 1, health="unreachable", last_commit_age_s=None,
         ({"ranks": [], "groups": []}, "no", "no rank has registered here"),
         ({"ranks": [rank("rg_0", 0, last_commit_age_s=None)]}, "starting",
          "nobody has committed a step yet"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=9.9)]}, "yes",
+        ({"ranks": [rank("rg_0", 0, last_commit_age_s=14.9)]}, "yes",
          "step 120, 0.5 s a step, 2 of 2 groups in quorum 4"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=10.1)]}, "no",
-         "no commit for 10s (step 120, 0.5 s a step)"),
+        ({"ranks": [rank("rg_0", 0, last_commit_age_s=15.1)]}, "no",
+         "no commit for 15s (step 120, 0.5 s a step)"),
         ({"ranks": [rank("rg_0", 0, last_commit_age_s=44.0, step_s=9.0)]}, "yes",
          "step 120, 9 s a step, 2 of 2 groups in quorum 4"),
-        ({"ranks": [rank("rg_0", 0, last_commit_age_s=29.0, step_s=None)]}, "yes",
+        ({"ranks": [rank("rg_0", 0, last_commit_age_s=14.0, step_s=None)]}, "yes",
          "step 120, 2 of 2 groups in quorum 4"),
+        ({"ranks": [rank("rg_0", 0, last_commit_age_s=3.1, step_s=None)],
+          "incidents": [incident(state="pending")]}, "no", "no commit for 3.1s (step 120)"),
+        ({"ranks": [rank("rg_0", 0, last_commit_age_s=3.1)],
+          "incidents": [incident(kind="straggler")]}, "yes",
+         "step 120, 0.5 s a step, 2 of 2 groups in quorum 4"),
         ({"lighthouse": AWAY}, "yes", "step 120, 0.5 s a step"),
     ],
     ids=["no ranks", "before the first", "quiet", "too quiet", "long steps", "steps unknown",
-         "without a Lighthouse"],
+         "held up", "only slow", "without a Lighthouse"],
 )  # fmt: skip
 def test_training_is_known_by_its_commits(more: dict[str, Any], word: str, text: str) -> None:
     found = training(asked(snapshot(**more)).fleet)
     assert (found.word, found.text) == (word, text)
+
+
+@pytest.mark.parametrize("age_s", [2.9, 3.1, 14.9, 15.1, 44.0, 46.0])
+@pytest.mark.parametrize("step_s", [0.5, 9.0, None])
+@pytest.mark.parametrize("held", [False, True], ids=["", "held"])
+def test_the_page_says_the_same(age_s: float, step_s: float | None, held: bool) -> None:
+    page = Pulse(Counter(), 1, 120, age_s, step_s, int(held), held, ())
+    body = snapshot(ranks=[rank("rg_0", 0, last_commit_age_s=age_s, step_s=step_s)],
+                    incidents=[incident()] if held else [])  # fmt: skip
+    assert (training(asked(body).fleet).word == "no") is page.still
 
 
 STANDBY = {"role": "standby", "holder": "head2", "url": None}

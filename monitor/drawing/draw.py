@@ -1,6 +1,6 @@
 """A process of its own: one bundle in, what its incident's page shows of it out, as one file.
 
-    python -m monitor.evidence.draw BUNDLE.zip OUT STAMP
+    python -m monitor.drawing.draw BUNDLE.zip OUT STAMP
 
 Whoever starts it says how much memory and CPU it may take. Flight records go through the readers
 of `lightkeeper analyze` and through no other. Exit 0: OUT is there; 3: the last line of stderr
@@ -23,7 +23,6 @@ from monitor.analysis.finding import Analysis
 from monitor.dumps.bundle import bundle_in
 from monitor.dumps.load import load
 from monitor.dumps.manifest import Manifest, Moment, read_manifest
-from monitor.evidence.shelf import open_new
 from monitor.flight_recorder import FlightRecordError
 from monitor.flight_recorder.job import Job
 from monitor.reports.graph import graph
@@ -40,7 +39,7 @@ OK, REFUSED = 0, 3
 _UNPACKED_MAX: Final = 256 << 20
 """Bytes of all parts: a bundle has 64 MiB at most, unless somebody allowed more."""
 _STACKS_MAX: Final = 2 << 20
-_PART_MAX: Final = 2 << 20
+_PART_MAX: Final = 1 << 20
 """Characters of one drawing: the page is to open on a phone."""
 _LIMITS: Final = 20
 _MOMENTS: Final = {
@@ -182,7 +181,8 @@ def _keep(out: Path, body: dict[str, Any]) -> None:
     """Whole or not at all, readable by its owner only."""
     made = out.with_name(out.name + ".part")
     try:
-        with open_new(made) as file:
+        mine = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(mine, "wb") as file:
             file.write(json.dumps(body).encode())
         os.replace(made, out)
     except BaseException:
