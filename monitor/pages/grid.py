@@ -201,9 +201,11 @@ def _whereabouts(context: Context, crowd: _Crowd) -> Iterator[Node | str]:
     if len(names) > 4:
         yield f" and {len(names) - 4} more"
     if crowd.group is not None and crowd.group.heartbeat_age_s is not None:
-        yield f" · heartbeat {span(crowd.group.heartbeat_age_s)} ago"
+        yield " "
+        yield f"· heartbeat {span(crowd.group.heartbeat_age_s)} ago"
     if _held_out(context, crowd):
-        yield " · quarantined"
+        yield " "
+        yield "· quarantined"
 
 
 def _numbers(group: GroupView) -> Node:

@@ -80,6 +80,11 @@ class Opened:
             context.close()
 
 
+def live(page: Page) -> None:
+    """The page follows by a stream."""
+    page.wait_for_selector("body[data-mode=stream]")
+
+
 def assert_accessible(page: Page) -> None:
     """Axe-core finds nothing serious or critical."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -1,4 +1,4 @@
-"""The page of the fleet in a browser: without a script, live, away and back, filtered, by keys."""
+"""The page of the fleet in a browser: without a script, live, away and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monitor.snapshot import Pause
 from monitor.store import QuarantineEntry
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.shell.fakes import wait_until
-from tests.page.browsing import assert_accessible, assert_fits
+from tests.page.browsing import assert_accessible, assert_fits, live
 from tests.page.views import NOW_S, Simulated, crowd
 
 pytestmark = pytest.mark.integration
@@ -24,11 +24,6 @@ SICK = {
     "rg_1.1": RankHealth.UNREACHABLE,
 }
 HOSTILE = "<img/src=x/onerror=alert(1)>&quot;"
-
-
-def live(page) -> None:
-    """The stream is open."""
-    page.wait_for_selector("body[data-mode=stream]")
 
 
 def texts(page, selector: str) -> list[str]:
@@ -213,89 +208,6 @@ def test_hostile_names_stay_text(stage, opened) -> None:
     page.locator("#grid .who", has_text=HOSTILE).click()
     assert page.inner_text("h1").split("\n")[:2] == ["Replica group", HOSTILE]
     assert page.locator("main img").count() == 0
-
-
-# -- filter and keys -----------------------------------------------------------------------------
-
-
-def test_the_filter_shows_whom_it_names_and_follows_changes(stage, opened) -> None:
-    monitor = stage(crowd(125, 8, SICK))
-    page = opened.open(monitor.url)
-    live(page)
-    shown = page.locator("#grid > li:visible")
-    page.select_option("#filter-state", "not healthy")
-    assert [one.get_attribute("data-key") for one in shown.all()] == ["rg_0", "rg_1"]
-    assert "2 of 125 shown" in page.inner_text("#filter")
-    monitor.show(crowd(125, 8, {"rg_7.7": RankHealth.STARTING}, tick=101))
-    page.wait_for_selector('#grid > li[data-key="rg_7"]:visible')
-    assert shown.count() == 1
-    page.select_option("#filter-state", "any state")
-    page.fill("#filter-text", "RG_12")
-    assert shown.count() == 6  # rg_12 and rg_120 to rg_124
-    page.press("#filter-text", "Escape")
-    assert shown.count() == 125
-
-
-def test_the_grid_is_one_stop_and_arrows_move_in_it(stage, opened) -> None:
-    page = opened.open(stage(crowd(125, 8, SICK)).url)
-    live(page)
-
-    def where() -> str:
-        return page.evaluate("document.activeElement.pathname")
-
-    assert page.locator('#grid a[tabindex="0"]').count() == 1
-    page.focus("#filter-state")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")  # past the two links of the grouping
-    assert where() == "/groups/rg_0"
-    for key, path in (("ArrowRight", "/ranks/rg_0.0"), ("ArrowRight", "/groups/rg_1"),
-                      ("ArrowLeft", "/ranks/rg_0.0"), ("End", "/groups/rg_124"),
-                      ("Home", "/groups/rg_0")):  # fmt: skip
-        page.keyboard.press(key)
-        assert where() == path
-    page.keyboard.press("ArrowDown")
-    below = where()
-    assert below not in ("/groups/rg_0", "/groups/rg_1")
-    page.keyboard.press("ArrowUp")
-    assert where() == "/groups/rg_0"
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"**{below}")
-
-
-def test_keys_are_listed_and_do_what_they_say(stage, opened) -> None:
-    page = opened.open(stage(crowd(2, 2, SICK)).url)
-    live(page)
-    page.keyboard.press("Shift+?")
-    assert page.locator("dialog[open] dt").count() > 5
-    page.keyboard.press("Escape")
-    assert page.locator("dialog[open]").count() == 0
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "filter-text"
-    page.keyboard.type("fi?")  # in a field they are letters
-    assert page.input_value("#filter-text") == "fi?"
-    page.keyboard.press("Escape")
-    page.locator("h2").first.click()
-    page.keyboard.press("a")
-    assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_1.0"
-    page.keyboard.press("i")
-    page.wait_for_url("**/incidents")
-
-
-def test_the_first_tab_skips_to_the_content(stage, opened) -> None:
-    page = opened.open(stage(crowd(2, 2)).url)
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.innerText") == "Skip to the content"
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-    outline = "getComputedStyle(document.querySelector('.home')).outlineStyle"
-    assert page.evaluate(outline) == "none"
-    page.focus(".home")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "home"
-    assert page.evaluate(outline) == "solid"  # who moves by keyboard sees where they are
 
 
 # -- looks ---------------------------------------------------------------------------------------

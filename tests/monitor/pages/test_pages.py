@@ -136,3 +136,8 @@ def test_times_are_put_as_people_say_them() -> None:
         "\N{EN DASH}", "0.4 s", "43 s", "12 min", "2 h", "5 days", "\N{EN DASH}",
     ]  # fmt: skip
     assert [ago(one) for one in (3, 100, 9000)] == ["just now", "60 s ago", "2 h ago"]
+
+
+def test_what_stands_beside_a_link_keeps_its_distance() -> None:
+    html = whole(fleet(crowd(1, 1)), "/", "t", 1.0)
+    assert "</a> · heartbeat 0.3 s ago</p>" in html
