@@ -90,5 +90,5 @@ dashboards: setup  ## render the committed Grafana JSON again
 metrics-doc: setup  ## write docs/metrics.md from the code (ARGS=--measure: with figures measured anew)
 	$(BIN)/python -m tests.metrics_doc $(ARGS)
 
-screenshots: setup  ## pictures of a real run: the monitor's pages and the terminal (3 minutes; needs chromium)
+screenshots: setup  ## pictures of a real run: the monitor's pages and the terminal (2 minutes; needs chromium)
 	$(BIN)/python -m tests.screens $(ARGS)

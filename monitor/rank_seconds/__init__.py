@@ -17,8 +17,9 @@ incident says so becomes usual.
 what the rank itself does (`recovering` once its group was evicted or died of an incident, until it
 commits again; `starting`; a declared `checkpoint`, `evaluation`, `compile`); the kind of any open
 incident, the worst first, since groups wait for each other; what any other rank does, in the same
-order; `failed_commit`, when the attempt before was not committed; `unexplained`. What has no cause
-waits for a minute: an incident that opens meanwhile and began before takes it.
+order; `failed_commit`, when the attempt before was not committed; `unexplained`. An attempt that
+became late for a cause keeps it. What has no cause waits for a minute: an incident that opens
+meanwhile and began before takes it.
 
 What nobody watched is counted for nobody. A monitor that starts begins from what it then sees, and
 so it does after a gap of more than a minute (and five ticks). In a shorter one, and while a rank

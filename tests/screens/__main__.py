@@ -1,4 +1,4 @@
-"""`python -m tests.screens [OUT] [--fault KIND]`."""
+"""`python -m tests.screens [OUT] [--fault KIND] [--docs]`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
-from tests.screens.fleet import Demo, demo
+from tests.screens.fleet import ROOT, Demo, demo
 from tests.screens.pictures import Album, terminal
 
+_DOCS: Final = {
+    "hung-fleet-1440-light.png": "fleet-hung.png",
+    "hung-fleet-390-dark.png": "fleet-hung-phone.png",
+    "hung-rank-1440-light.png": "rank-hung.png",
+    "hung-status.svg": "status.svg",
+    "hung-top.svg": "top.svg",
+    "recovered-fleet-1440-dark.png": "fleet-recovered.png",
+    "recovered-incident-1440-light.png": "incident.png",
+    "recovered-incident-graph-1440-light.png": "incident-graph.png",
+    "recovered-incident-collectives-1440-light.png": "incident-collectives.png",
+    "recovered-incident-stacks-1440-light.png": "incident-stacks.png",
+}
+"""Those that docs/ shows, and what they are called there."""
 _SICK_GROUP, _SICK_RANK = "rg_1", "rg_1.1"
 
 
@@ -20,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.screens", description=__doc__)
     parser.add_argument("out", nargs="?", type=Path, default=Path("/tmp/lightkeeper-screens"))
     parser.add_argument("--fault", default="gil", help="as of lightkeeper demo (default: gil)")
+    parser.add_argument("--docs", action="store_true", help="copy those that docs/ shows there")
     args = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
@@ -36,6 +50,9 @@ def main() -> int:
             _pictures(fleet, Album(browser, fleet.url, args.out), args.out)
         finally:
             browser.close()
+    if args.docs:
+        for taken, shown in _DOCS.items():
+            shutil.copyfile(args.out / taken, ROOT / "docs" / "images" / shown)
     print(f"pictures in {args.out}")
     return 0
 
@@ -45,11 +62,11 @@ def _pictures(fleet: Demo, album: Album, out: Path) -> None:
     album.open("fleet", "/")
     album.open("group", f"/groups/{_SICK_GROUP}")
     album.open("rank", f"/ranks/{_SICK_RANK}")
-    fleet.when("the rank stands still", lambda seen: _health(seen) == "stalled", 180)
+    album.shows("fleet", "#attention", "stalled", 240)
+    album.keep("hung", "fleet", "group", "rank")
     terminal(fleet.url, out, "hung")
-    album.take("hung", "fleet", "group", "rank")
-    fleet.when("its group is put out", _evicting, 120)
-    album.take("evicting", "fleet", "group", "rank")
+    album.shows("fleet", "#headline", "evicting", 120)
+    album.keep("evicting", "fleet", "group", "rank")
     album.close("group", "rank")
     album.open("hosts", "/?by=host")
     fleet.when("all is well again", _well, 180)
@@ -61,19 +78,12 @@ def _pictures(fleet: Demo, album: Album, out: Path) -> None:
         ("incident", f"/incidents/{quote(incident)}"),
     ):  # fmt: skip
         album.open(name, path)
-        album.take("recovered", name)
+        if name == "incident" and not album.has(name, "#stacks", 60):
+            print("the drawing of the evidence did not come")
+        album.keep("recovered", name)
         album.close(name)
-    album.take("recovered", "fleet", "hosts")
-
-
-def _health(seen: dict[str, Any]) -> str | None:
-    return next((one["health"] for one in seen["ranks"] if one["rank"] == _SICK_RANK), None)
-
-
-def _evicting(seen: dict[str, Any]) -> bool:
-    return any(one["eviction"] for one in seen["groups"]) or any(
-        one["state"] == "evicting" for one in seen["incidents"]
-    )
+    album.keep("recovered", "fleet", "hosts")
+    album.draw()
 
 
 def _well(seen: dict[str, Any]) -> bool:

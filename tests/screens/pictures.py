@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +16,7 @@ from monitor.commands.paint import Painted
 from monitor.commands.status import look_at
 from monitor.terminal.short import short
 from monitor.terminal.topscreen import Top
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 WIDTHS: Final = {1440: 900, 390: 844}
 """CSS pixels: a desk and a telephone."""
 SCHEMES: Final = ("light", "dark")
+PARTS: Final = ("course", "graph", "collectives", "stacks", "done")
+"""Sections of the page of an incident that get a picture of their own."""
+_HTML: Final = "text/html; charset=utf-8"
 _SVG: Final = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -47,36 +53,81 @@ _SVG: Final = """\
 """Rich's own, without the font that it would fetch from the network."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A page as it stood."""
+
+    name: str
+    url: str
+    html: str
+
+
 class Album:
-    """Pages that stay open and follow the fleet, so that a moment is not missed by loading."""
+    """Pages that stay open and follow the fleet. A moment passes in a second, thirty pictures take
+    longer: what a page shows is kept as it stands, and drawn in every width and scheme later.
+    """
 
     def __init__(self, browser: Browser, url: str, out: Path) -> None:
         self._browser, self._url, self._out = browser, url, out
-        self._pages: dict[tuple[str, int, str], Page] = {}
+        self._pages: dict[str, Page] = {}
+        self._kept: list[Moment] = []
 
     def open(self, name: str, path: str) -> None:
-        """One page, in every width and scheme."""
+        """One page, live."""
+        page = self._browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(self._url + path, wait_until="load")
+        self._pages[name] = page
+
+    def shows(self, name: str, where: str, words: str, within_s: float) -> None:
+        """Wait until a page says so: it follows the monitor, a moment behind."""
+        said = self._pages[name].locator(where).filter(has_text=words)
+        said.first.wait_for(state="attached", timeout=within_s * 1000)
+
+    def has(self, name: str, what: str, within_s: float) -> bool:
+        """Whether this part of a page comes; it is loaded again until then."""
+
+        def seen() -> bool:
+            page = self._pages[name]
+            page.reload(wait_until="load")
+            return page.locator(what).count() > 0
+
+        with contextlib.suppress(AssertionError):
+            return wait_for(seen, within_s=within_s, what=what)
+        return False
+
+    def keep(self, moment: str, *names: str) -> None:
+        """These as they are now."""
+        for name in names:
+            page = self._pages[name]
+            self._kept.append(Moment(f"{moment}-{name}", page.url, page.content()))
+
+    def close(self, *names: str) -> None:
+        """Pages that are not needed any more."""
+        for name in names:
+            self._pages.pop(name).context.close()
+
+    def draw(self) -> None:
+        """All that was kept, in every width and scheme."""
         for width, height in WIDTHS.items():
             for scheme in SCHEMES:
                 context = self._browser.new_context(
                     viewport={"width": width, "height": height}, color_scheme=scheme,
                     reduced_motion="reduce",
                 )  # fmt: skip
-                page = context.new_page()
-                page.goto(self._url + path, wait_until="load")
-                self._pages[name, width, scheme] = page
+                for moment in self._kept:
+                    self._draw(context.new_page(), moment, f"{width}-{scheme}")
+                context.close()
 
-    def take(self, moment: str, *names: str) -> None:
-        """A picture of each of these as they are now."""
-        for name, width, scheme in self._pages:
-            if name in names:
-                path = self._out / f"{moment}-{name}-{width}-{scheme}.png"
-                self._pages[name, width, scheme].screenshot(path=path, animations="disabled")
-
-    def close(self, *names: str) -> None:
-        """Pages that are not needed any more."""
-        for key in [key for key in self._pages if key[0] in names]:
-            self._pages.pop(key).context.close()
+    def _draw(self, page: Page, moment: Moment, look: str) -> None:
+        page.route("**/*.js", lambda route: route.abort())  # it would follow the fleet
+        page.route(moment.url, lambda route: route.fulfill(body=moment.html, content_type=_HTML))
+        page.goto(moment.url, wait_until="load")
+        page.screenshot(path=self._out / f"{moment.name}-{look}.png", animations="disabled")
+        for part in PARTS if moment.name.endswith("-incident") else ():
+            found = page.locator(f"section#{part}")
+            if found.count():
+                found.screenshot(path=self._out / f"{moment.name}-{part}-{look}.png")
+        page.close()
 
 
 def terminal(url: str, out: Path, moment: str) -> None:
