@@ -53,6 +53,10 @@ class Keeper:
         incidents = self._acting.chronicle.incidents()
         self._result = TickResult(parts.clock.now_s(), incidents=incidents)
         self._view: View | None = None
+        self.idle = threading.Event()
+        """Set but while a tick decides, acts and shows: who has much to do in another thread of
+        this interpreter waits for it, a while."""
+        self.idle.set()
 
     @property
     def _config(self) -> KeeperConfig:
@@ -92,6 +96,7 @@ class Keeper:
             snapshot = self._observing.look(
                 self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past
             )
+        self.idle.clear()
         if snapshot is not None:
             result = self._decide(snapshot)
             if self._handover.leading:
@@ -108,6 +113,7 @@ class Keeper:
             with self._bulkheads.part("journal"):
                 if (journal := self._handover.deeds.journal) is not None:
                     journal.take(snapshot, result, self._bulkheads.broken.get("decide"))
+        self.idle.set()
         self._parts.instruments.lateness.set(lateness_s)
         self._parts.instruments.ticks.observe(self._parts.clock.now_s() - began_s)
 

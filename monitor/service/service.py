@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,8 @@ from monitor.targets import TargetsError
 
 log = logging.getLogger(__package__)
 
+_SCRAPE_WAITS_S: Final = 0.5
+"""For the end of a tick: Prometheus gives a scrape seconds, and a tick comes each second."""
 TOKENLESS: Final = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
     "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "
@@ -127,7 +130,10 @@ class Service:
         made.register(JournalCollector(lambda: keeper.journal_stats))
         made.register(LeaseCollector(self._lease.standing))
         bounds = self._options.bounds
-        made.register(ViewCollector(lambda: keeper.view, lambda: store.errors, version(), bounds))
+        wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
+        made.register(
+            ViewCollector(lambda: keeper.view, lambda: store.errors, version(), bounds, wait)
+        )
         queues: dict[str, Callable[[], int]] = {
             "store": lambda: store.pending,
             "journal": lambda: keeper.journal_stats.waiting,

@@ -105,6 +105,22 @@ def test_two_scrapes_of_one_tick_cost_one_and_the_next_tick_is_told_anew():
     assert step() == f"{STEP} 11.0"
 
 
+def test_a_scrape_waits_for_the_end_of_a_tick_only_when_there_is_something_to_make():
+    waited, shown = [], [small_view(seen("rg_0", step=10))]
+
+    def wait() -> None:
+        waited.append(1)
+        later = small_view(seen("rg_0", step=11))  # the tick that it waited for is over
+        shown[0] = replace(later, snapshot=replace(later.snapshot, now_s=1001.0, tick=2))
+
+    made = Instruments()
+    made.registry.register(ViewCollector(lambda: shown[0], lambda: 0, "1", None, wait))
+    for _ in range(3):
+        page, _ = exposition.page(made.registry, "")
+        assert f"{STEP} 11.0" in page.decode()
+    assert waited == [1]
+
+
 # -- the switches ----------------------------------------------------------------------------------
 
 

@@ -347,6 +347,22 @@ def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     assert bench.keeper.view is not None
 
 
+def test_who_waits_for_an_idle_tick_waits_while_it_decides_also_when_that_crashes(
+    bench: Bench,
+) -> None:
+    idle: list[bool] = []
+
+    def look_and_crash(snapshot: Snapshot) -> TickResult:
+        idle.append(bench.keeper.idle.is_set())
+        raise ValueError("a bug")
+
+    assert bench.keeper.idle.is_set()
+    bench.judge.say = look_and_crash
+    bench.keeper.tick()
+    assert idle == [False]
+    assert bench.keeper.idle.is_set()
+
+
 def test_without_a_sweep_nothing_is_judged(bench: Bench) -> None:
     bench.with_parts(poller=Broken())
     bench.keeper.tick()
