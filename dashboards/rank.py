@@ -65,7 +65,7 @@ def _who() -> list[Any]:
         rows(
             "Ranks",
             [
-                Query(f"max by (job_id, replica_group, rank, host, pid) ({shown(info)})"),
+                Query(shown(info, keep="host, pid")),
                 Query(shown(alive)),
                 Query(shown(_own("step"))),
                 Query(f"time() - ({shown(commit)})"),

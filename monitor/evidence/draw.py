@@ -40,7 +40,7 @@ OK, REFUSED = 0, 3
 _UNPACKED_MAX: Final = 256 << 20
 """Bytes of all parts: a bundle has 64 MiB at most, unless somebody allowed more."""
 _STACKS_MAX: Final = 2 << 20
-_PART_MAX: Final = 2 << 20
+_PART_MAX: Final = 1 << 20
 """Characters of one drawing: the page is to open on a phone."""
 _LIMITS: Final = 20
 _MOMENTS: Final = {

@@ -1,7 +1,7 @@
 """Pictures of bundles for the pages of incidents, made by a process that may fail alone.
 
 An analysis takes seconds of CPU and hundreds of MiB at worst: in the monitor's own process it would
-take the interpreter from the tick. So a process of its own makes it (`draw`), as nice as it gets,
+take the interpreter from the tick. So a process of its own makes it (`draw`), nicer than the tick,
 within bounds, one at a time; what it made is kept beside the bundle and made once. A bundle that
 is written anew (before the eviction, when it is over) is drawn anew when somebody looks.
 """
@@ -32,10 +32,14 @@ log = logging.getLogger(__name__)
 
 _KEPT_MAX: Final = 16 << 20
 """Bytes of a file that is read into the monitor."""
-_NICE: Final = 19
+_NICE: Final = 10
+"""At 19 it starves where every core is busy, and a person waits; a tick still wakes before it."""
 _AGAIN_S: Final = 60.0
 """After a failure: a full disk may have room again."""
 _FAILURES: Final = 64
+_HELD: Final = 4
+"""Files whose content is kept in memory: open pages ask every two seconds."""
+_Kept = tuple[Mapping[str, str], str]
 _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "LD_LIBRARY_PATH")
 """Of the monitor's; a token is none of its business."""
 
@@ -67,6 +71,7 @@ class Drawings:
         self._making: IncidentId | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._failed: dict[IncidentId, _Failure] = {}
+        self._held: dict[Path, tuple[str, _Kept]] = {}
         self._closed = False
 
     def close(self) -> None:
@@ -85,8 +90,7 @@ class Drawings:
             stamp = _stamp(bundle)
         except OSError as exc:
             return Drawn(Stage.FAILED, f"the bundle is gone: {exc.strerror}")
-        kept = _kept(_beside(bundle))
-        parts, of = ({}, "") if kept is None else kept
+        parts, of = self._read(_beside(bundle))
         if of == stamp:
             return Drawn(Stage.READY, parts=parts, stamp=stamp)
         with self._lock:
@@ -104,6 +108,23 @@ class Drawings:
                 ).start()
             mine = self._making == incident_id
         return Drawn(Stage.MAKING if mine else Stage.WAITING, parts=parts, stamp=of)
+
+    def _read(self, file: Path) -> _Kept:
+        """What was made, and from which bundle; parsed once while the file stays as it is."""
+        try:
+            known = _stamp(file)
+        except OSError:
+            return {}, ""
+        with self._lock:
+            held = self._held.get(file)
+        if held is not None and held[0] == known:
+            return held[1]
+        found = _kept(file)
+        with self._lock:
+            self._held[file] = known, found
+            while len(self._held) > _HELD:
+                self._held.pop(next(iter(self._held)))
+        return found
 
     def _make(self, incident_id: IncidentId, bundle: Path, stamp: str) -> None:
         """In a thread of its own, which only waits."""
@@ -186,17 +207,17 @@ def _stamp(bundle: Path) -> str:
     return f"{known.st_mtime_ns}-{known.st_size}"
 
 
-def _kept(file: Path) -> tuple[Mapping[str, str], str] | None:
-    """What was made, and from which bundle; None where there is nothing that can be used."""
+def _kept(file: Path) -> _Kept:
+    """What was made, and from which bundle; nothing where it cannot be used."""
     try:
         with file.open("rb") as opened:
             body: Any = json.loads(opened.read(_KEPT_MAX))
     except (OSError, ValueError, RecursionError):
-        return None
+        return {}, ""
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        return None
+        return {}, ""
     parts, stamp = body.get("parts"), body.get("stamp")
     if not isinstance(parts, dict) or not isinstance(stamp, str):
-        return None
+        return {}, ""
     found = {name: parts[name] for name in PARTS if isinstance(parts.get(name), str)}
     return found, stamp

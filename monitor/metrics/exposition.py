@@ -29,6 +29,7 @@ class Bulk(Metric):
         self, name: str, text: str, kind: str, labels: tuple[str, ...], rows: list[Row]
     ) -> None:
         self._names, self._rows = labels, rows
+        self._text: str | None = None
         super().__init__(name.removesuffix("_total") if kind == "counter" else name, text, kind)
         self._sample = name
 
@@ -44,8 +45,14 @@ class Bulk(Metric):
     def samples(self, _: list[Sample]) -> None:
         """The library's own constructor sets an empty list."""
 
-    def lines(self) -> Iterator[str]:
-        """One a series."""
+    @property
+    def text(self) -> str:
+        """A line for each series; made once."""
+        if self._text is None:
+            self._text = "".join(self._lines())
+        return self._text
+
+    def _lines(self) -> Iterator[str]:
         order = sorted(range(len(self._names)), key=self._names.__getitem__)
         for values, value in self._rows:
             labels = ",".join([f'{self._names[n]}="{escaped(values[n])}"' for n in order])
@@ -83,5 +90,5 @@ def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
             continue
         name = f"{family.name}{total}" if family.type == "counter" else family.name
         large.append(f"# HELP {name} {family.documentation}\n# TYPE {name} {family.type}\n")
-        large.extend(family.lines())
+        large.append(family.text)
     return "".join(large).encode() + encode(_Rest(rest)), content_type

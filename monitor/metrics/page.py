@@ -36,6 +36,8 @@ class ViewCollector(Collector):
         self._store_errors = store_errors
         self._version = version
         self._bounds = bounds or Bounds()
+        self._made: tuple[tuple[float, int], tuple[Metric, ...]] | None = None
+        """Of the tick that was asked for last: two Prometheus servers often come in the same."""
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time."""
@@ -47,6 +49,13 @@ class ViewCollector(Collector):
         yield STORE_ERRORS.value(self._store_errors())
         view = self._view()
         if view is not None:
+            yield from self._families(view)
+
+    def _families(self, view: View) -> tuple[Metric, ...]:
+        """Made once a tick; two threads that both make them make the same."""
+        tick, made = (view.snapshot.now_s, view.snapshot.tick), self._made
+        if made is None or made[0] != tick:
             scene = Scene(view, self._bounds)
-            for exporter in _EXPORTERS:
-                yield from exporter.export(scene)
+            made = tick, tuple(one for exporter in _EXPORTERS for one in exporter.export(scene))
+            self._made = made
+        return made[1]

@@ -42,7 +42,7 @@ from monitor.reports.wording import counted, sentence
 
 STYLE: Final = "/static/incident.css"
 SCRIPT: Final = "/static/incident.js"
-_REFRESH: Final = '<noscript><meta http-equiv="refresh" content="4"></noscript>'
+_REFRESH: Final = '<noscript><meta http-equiv="refresh" content="3"></noscript>'
 _CULPRITS, _GROUPS, _FACTS = 24, 24, 40
 _GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?"}
 _SINCE: Final = re.compile(r"\bsince ([0-9]{10})\b")

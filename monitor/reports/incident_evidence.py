@@ -112,8 +112,8 @@ def _told(drawn: Drawn) -> str:
 
 
 def _none(body: Mapping[str, Any]) -> str:
-    if body["state"] == "pending":
-        return "No evidence yet: it is taken when the incident begins to fire."
+    if body["state"] != "resolved":
+        return "No evidence yet: ranks are asked for it when the incident begins to fire."
     return (
         "No evidence was kept: evidence_count is 0, nobody could be asked, or it has grown too old."
     )

@@ -197,11 +197,11 @@ def _phases(body: Mapping[str, Any], first_s: float, end_s: float) -> list[Event
     evicted = body["account"]["outcome"] in ("evicted", "evicting", "failed")
     others = marks["survivor_commit_s"]
     whole = marks["resumed_s"] or marks["rejoined_s"]
-    slow = body["kind"] in ("straggler", "replica_lag") or body["severity"] != "critical"
+    short_s = whole if whole is not None else end_s if evicted else first_s
     parts = (
-        ("bad", "the job is slower" if slow else "the job stands", others or whole or end_s),
-        ("wait", "a group short", (whole or end_s) if evicted else first_s),
-        ("good", "all groups train", end_s),
+        ("bad", _suffers(body), others or whole or end_s),
+        ("wait", "a group short", short_s),
+        ("good", "the job trains" if whole is None else "all groups train", end_s),
     )
     found, at = [], first_s
     for tone, label, until in parts:
@@ -209,6 +209,13 @@ def _phases(body: Mapping[str, Any], first_s: float, end_s: float) -> list[Event
             found.append(Event(label, at, min(until, end_s), tone))
             at = min(until, end_s)
     return found
+
+
+def _suffers(body: Mapping[str, Any]) -> str:
+    if body["kind"] == "straggler":
+        return "the job is slower"
+    stands = body["severity"] == "critical" and body["kind"] != "replica_lag"
+    return "the job stands" if stands else "the job is disturbed"
 
 
 def _phase(axis: _Axis, one: Event, height: float) -> str:

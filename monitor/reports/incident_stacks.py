@@ -1,8 +1,8 @@
 """Stacks of the ranks of one moment: culprits first, victims with equal stacks together. Pure.
 
-What py-spy prints is read (`Thread ID (idle): "MainThread"` and frames below it); what looks
-otherwise is shown as it is. Two ranks are alike when their main threads stand in the same lines:
-the helper threads of one rank wait in their own good time.
+What py-spy prints is read (`Thread ID (idle): "MainThread"` and frames below it), and what
+WorkerServers write alike; what looks otherwise is shown as it is. Two ranks are alike when their
+main threads stand in the same lines: helper threads wait in their own good time.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from typing import Final
 
 from monitor.reports.incident_pieces import listed, rank_link
 from monitor.reports.markup import element, escaped, words
 from monitor.reports.wording import clean, counted
 
-_THREAD: Final = re.compile(r'Thread [^("]{0,60}\(([^)]{0,60})\)(?:: "(.{0,200})")?')
+_THREAD: Final = re.compile(
+    r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'
+)
+"""By py-spy with what it does, by the rank itself without (`worker_server.frames`)."""
 _FRAMES, _THREADS, _NAMED = 60, 24, 24
 _CROWDS: Final = 16
 _LINE: Final = 240
@@ -32,8 +36,6 @@ class Taken:
     """None: none came."""
     why: str = ""
     """Why none came."""
-    age_s: float | None = None
-    """How old they were already: a dead rank's are from its black box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _crowd(some: Sequence[tuple[Taken, list[_Thread]]], role: str, *, opened: bo
     at = "" if main is None or not main.frames else main.frames[0]
     count = "" if len(some) == 1 else f"{counted(len(some), 'rank')}: "
     rest = [thread for thread in threads if thread is not main]
-    old = f"(from its black box, {first.age_s:.0f} s old)" if first.age_s else ""
+    old = _old(first.text or "")
     return element(
         "details",
         element(
@@ -102,15 +104,22 @@ def _crowd(some: Sequence[tuple[Taken, list[_Thread]]], role: str, *, opened: bo
             words("span", role, class_=f"chip {'bad' if role == 'culprit' else 'idle'}"), " ",
             escaped(count), element("b", listed([escaped(one.rank, 120) for one, _ in some[:3]],
                                                 len(some))),
-            words("span", f" {old}in {at}" if at else f" {old}", class_="at"),
+            words("span", f" in {at}" if at else "", class_="at"),
         ),
-        element("p", listed(links, len(some)), class_="meta"),
+        element("p", listed(links, len(some)), escaped(f" {old}"), class_="meta"),
         *(_frames(thread, thread is main) for thread in ([] if main is None else [main])),
         _others(rest),
         class_=f"crowd {role}",
         data_key=f"{role}-{first.rank}",
         open="" if opened else None,
     )  # fmt: skip
+
+
+def _old(text: str) -> str:
+    """How a WorkerServer heads stacks that are not of this moment: of a dead rank's black box."""
+    head = takewhile(lambda line: line.startswith("#"), text[:1000].splitlines())
+    told = " ".join(line.lstrip("# ") for line in head)
+    return f"({clean(told, 300)})" if told else ""
 
 
 def _others(threads: Sequence[_Thread]) -> str:
@@ -148,15 +157,17 @@ def _missing(taken: Sequence[Taken]) -> Iterator[str]:
 def _threads(text: str) -> list[_Thread]:
     """The threads of what py-spy printed; one nameless thread of anything else."""
     found: list[tuple[str, str, list[str]]] = []
-    for raw in text[:1_000_000].splitlines():
-        head = _THREAD.match(raw)
+    lines = dropwhile(lambda line: line.startswith("#"), text[:1_000_000].splitlines())
+    for raw in takewhile(lambda line: not line.startswith("#"), lines):  # below are older ones
+        head = _THREAD.fullmatch(raw)
         if head is not None:
-            found.append((clean(head[2] or "a thread", _LINE), clean(head[1], 60), []))
+            name = head[2] or head[3] or "a thread"
+            found.append((clean(name, _LINE), clean(head[1] or "", 60), []))
         elif found and raw.strip():
             found[-1][2].append(clean(raw.strip(), _LINE))
     if not found:
-        lines = tuple(clean(line, _LINE) for line in text[:100_000].splitlines() if line.strip())
-        return [_Thread("as it came", "", lines)]
+        every = tuple(clean(line, _LINE) for line in text[:100_000].splitlines() if line.strip())
+        return [_Thread("as it came", "", every)]
     return [_Thread(name, state, tuple(frames)) for name, state, frames in found]
 
 

@@ -15,14 +15,15 @@ from monitor.reports.incident_pieces import lasting, plain, time_of_day
 from monitor.reports.wording import clean, counted
 
 _DID: Final = {
-    "not_entered": "stood still",
-    "mismatch": "called another collective than its peers",
-    "deadlock": "was in a deadlock",
-    "dead": "died",
-    "straggler": "worked slower than its peers",
-    "replica_lag": "fell behind the other groups",
-    "state_corrupt": "went wrong in its numbers",
+    "not_entered": ("stood still", "stands still"),
+    "mismatch": ("called another collective than its peers",) * 2,
+    "deadlock": ("was in a deadlock", "is in a deadlock"),
+    "dead": ("died", "died"),
+    "straggler": ("worked slower than its peers", "works slower than its peers"),
+    "replica_lag": ("fell behind the other groups", "lags behind the other groups"),
+    "state_corrupt": ("went wrong in its numbers",) * 2,
 }
+"""When it is over, and while it is not."""
 _NOBODY: Final = {
     "not_entered": "somebody stood still, and it cannot be told who",
     "mismatch": "ranks called different collectives, and it cannot be told who was wrong",
@@ -72,26 +73,39 @@ def ended_s(body: Mapping[str, Any]) -> float | None:
 def title(body: Mapping[str, Any]) -> str:
     """Who did what, as short as it goes."""
     if body["kind"] == "by_hand":
-        return f"A person evicted {_names(body['groups'])}"
+        return f"A person asked to evict {_names(body['groups'])}"
     if body["kind"] == "lighthouse_away" or not body["culprits"]:
         found = _NOBODY.get(body["kind"], f"{plain(body['kind'])}: nobody is accused")
         return found[:1].upper() + found[1:]
-    return f"{_names(body['culprits'])} {_DID.get(body['kind'], plain(body['kind']))}"
+    still = body["state"] != "resolved"
+    did = _DID.get(body["kind"], (plain(body["kind"]),) * 2)[still]
+    return f"{_names(body['culprits'])} {_many(did) if len(body['culprits']) > 1 else did}"
+
+
+def _many(did: str) -> str:
+    """The same of several."""
+    for one, several in (("stands ", "stand "), ("is in ", "are in "), ("was in ", "were in "),
+                         ("works ", "work "), ("lags ", "lag "), ("its ", "their ")):  # fmt: skip
+        did = did.replace(one, several)
+    return did
 
 
 def sentence_of(body: Mapping[str, Any]) -> str:
     """The whole incident in one sentence."""
     hosts = body["account"]["ran_on"]
     where = f" (on {_names(hosts)})" if hosts else ""
+    open_ = body["state"] != "resolved"
+    when = "at" if body["kind"] == "by_hand" else "since" if open_ else "from"
     return (
-        f"{title(body)}{where} from {time_of_day(began_s(body))}; "
+        f"{title(body)}{where} {when} {time_of_day(began_s(body))}; "
         f"{'; '.join((_done(body), _over(body), _training(body).more))}."
     )
 
 
 def facts(body: Mapping[str, Any], now_s: float) -> Iterator[Fact]:
     """The five."""
-    who = _names(body["culprits"]) or _names(body["groups"]) or "nobody"
+    nobody = "the Lighthouse" if body["kind"] == "lighthouse_away" else "nobody"
+    who = _names(body["culprits"]) or _names(body["groups"]) or nobody
     hosts = _names(body["account"]["ran_on"])
     sure = "" if body["kind"] in ("by_hand", "lighthouse_away") else str(body["confidence"])
     yield Fact("who", who, ", ".join(one for one in (hosts, sure) if one), "idle")
@@ -129,7 +143,8 @@ def _who_did(body: Mapping[str, Any]) -> str:
 def _done(body: Mapping[str, Any]) -> str:
     account, groups = body["account"], _names(body["groups"])
     asked = moment_of(body["milestones"]["evict_asked_s"])
-    after = "" if asked is None else f"after {lasting(max(0.0, asked - began_s(body)))} "
+    waited_s = 0.0 if asked is None else asked - began_s(body)
+    after = f"after {lasting(waited_s)} " if waited_s >= 0.05 else ""
     by, holds = clean(account["decided_by"], 80), account["holds"]
     match account["outcome"]:
         case "evicted":

@@ -17,6 +17,17 @@ _WELL: Final = ("healthy", "waiting")
 """Who waits is held up by somebody else."""
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
+
+@functools.lru_cache(maxsize=1 << 17)  # the same names at each look
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """`rg_10` comes behind `rg_9`."""
+    return tuple(
+        (False, int(part[:18]), part) if part.isascii() and part.isdigit() else (True, 0, part)
+        for part in _DIGITS.split(name)
+        if part
+    )
+
+
 RANK_ORDERS: Final[Mapping[str, Callable[[Rank], Any]]] = {
     "rank": lambda one: _natural(one.name),
     "busy": lambda one: _most(one.busy_s),
@@ -98,16 +109,6 @@ def _ordered(named: Sequence[T], key: Callable[[T], Any], *, reverse: bool) -> l
 
 def _most(value: float | None) -> float:
     return _LAST if value is None else -value
-
-
-@functools.lru_cache(maxsize=1 << 17)  # the same names at each look
-def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """`rg_10` comes behind `rg_9`."""
-    return tuple(
-        (False, int(part[:18]), part) if part.isascii() and part.isdigit() else (True, 0, part)
-        for part in _DIGITS.split(name)
-        if part
-    )
 
 
 # -- columns and cells ---------------------------------------------------------------------------

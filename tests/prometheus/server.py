@@ -41,6 +41,9 @@ scrape_configs:
     http_sd_configs:
       - url: http://{monitor}/v1/sd
         refresh_interval: 1s
+    metric_relabel_configs:
+      - regex: exported_(job_id|replica_group|rank)
+        action: labeldrop
 """
 
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from monitor.cli import build_parser
 from monitor.commands.errors import CommandError
 from monitor.commands.run_reading import options_of
-from monitor.metrics import Bounds, exposition
+from monitor.metrics import Bounds, Instruments, ViewCollector, exposition
 from monitor.names import GroupName, RankName
 from monitor.pipeline import RankHealth
 from monitor.tempo import Tempo
@@ -22,6 +22,8 @@ from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.shell.test_store import incident
 from tests.monitor.shell.test_view import seen
 from tests.monitor.shell.test_view import view as small_view
+
+STEP = 'lightkeeper_group_step{replica_group="rg_0"}'
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,22 @@ def test_defaults_tell_everybody_of_a_small_job():
     view = view_of(64)
     assert len(told(view, Bounds(), "lightkeeper_rank_busy_seconds")) == 64
     assert len(told(view, Bounds(), "lightkeeper_group_state")) == 8
+
+
+def test_two_scrapes_of_one_tick_cost_one_and_the_next_tick_is_told_anew():
+    shown = [small_view(seen("rg_0", step=10))]
+    made = Instruments()
+    made.registry.register(ViewCollector(lambda: shown[0], lambda: 0, "1"))
+
+    def step() -> str:
+        page, _ = exposition.page(made.registry, "")
+        return next(one for one in page.decode().splitlines() if one.startswith(STEP))
+
+    first = step()
+    assert step() == first == f"{STEP} 10.0"
+    later = small_view(seen("rg_0", step=11))
+    shown[0] = replace(later, snapshot=replace(later.snapshot, now_s=1001.0, tick=2))
+    assert step() == f"{STEP} 11.0"
 
 
 # -- the switches ----------------------------------------------------------------------------------

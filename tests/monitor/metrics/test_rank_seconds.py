@@ -5,6 +5,7 @@ The fleet steps in 0.3 to 0.4 s, each commit counts; four groups of one rank.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from monitor.pipeline import TickResult
 from monitor.rank_seconds import RankSeconds, Spent
 from monitor.rank_seconds.usual import UsualPace
 from monitor.snapshot import Snapshot
+from tests.deep import DEEP
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -192,6 +194,29 @@ def test_both_counters_only_grow():
         assert after.effective_s >= before.effective_s
         for cause, seconds in before.ineffective_s.items():
             assert after.ineffective_s[cause] >= seconds
+
+
+@pytest.mark.parametrize("seed", range(4 * DEEP))
+def test_whatever_happens_no_second_is_counted_twice_and_none_is_missing_in_the_end(seed):
+    chance = random.Random(seed)
+    faults = [
+        crash,
+        hang,
+        lambda rank: slow(rank, 2.5),
+        lambda rank: silent(rank, 12.0),
+        lambda rank: pause([rank], "checkpoint", 8.0),
+        lambda rank: restart(rank.partition(".")[0]),
+        lambda rank: fail_commits([rank.partition(".")[0]], 8.0),
+    ]
+    script = [
+        at(at_s, chance.choice(faults)(f"rg_{chance.randrange(4)}.0")) for at_s in (30, 55, 80)
+    ]
+    seen = Watch(fleet(*script, noise=0.1, seed=seed)).run(90)
+    assert seen.total_s <= 4 * 89 + 1e-6
+    seen.run(120)
+    # what waits: the open attempt of each rank, and the last minute's losses without a cause
+    waits_s = sum(seconds for _, seconds in seen.book._untold)
+    assert 4 * 209 - 4 * 2 <= seen.total_s + waits_s <= 4 * 209 + 1e-6
 
 
 def test_a_tick_that_nobody_judged_loses_nothing():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 from monitor.reports.incident_stacks import Taken, by_moment
+from worker_server.frames import stacks_text
+from worker_server.sidecar.known_stacks import Known, instead, of_the_dead
 
 
 def spied(*main: str, thread: str = "MainThread", pid: int = 7) -> str:
@@ -15,6 +18,12 @@ def spied(*main: str, thread: str = "MainThread", pid: int = 7) -> str:
         f'Thread {pid} (idle): "{thread}"\n{frames}\n'
         f'Thread {pid + 1} (idle): "beat"\n    wait (threading.py:331)\n'
     )
+
+
+def own_stacks() -> str:
+    """Of this process, as a rank's beat writes them in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(stacks_text).result()
 
 
 def text_of(markup: str) -> str:
@@ -54,6 +63,26 @@ def test_a_culprit_that_stands_where_it_stood_is_told_so_and_folded() -> None:
 def test_what_no_known_tool_printed_is_shown_as_it_is() -> None:
     shown = text_of(by_moment({"firing": [Taken("a.0", "gdb says\n#0 futex_wait ()")]}, ["a.0"]))
     assert "as it came gdb says #0 futex_wait ()" in shown
+
+
+def test_stacks_from_a_dead_ranks_black_box_say_so() -> None:
+    taken = [
+        Known("py-spy for an earlier request", STUCK, 12.5),
+        Known("the rank's own beat", WAITS, 14.0),
+    ]
+    shown = text_of(by_moment({"firing": [Taken("a.0", of_the_dead(taken, 9.0))]}, ["a.0"]))
+    head = "a.0 (py-spy for an earlier request, 12.5 s ago: 3.5 s before the rank died)"
+    assert head in shown
+    assert "hold (fault.py:5)" in shown
+    assert "wait (dist.py:1)" not in shown, "older ones are in the bundle"
+
+
+def test_what_a_rank_wrote_of_itself_is_read_alike() -> None:
+    text = instead("py-spy is missing", (own_stacks(), 0.5), native=False)
+    shown = text_of(by_moment({"firing": [Taken("a.0", text)]}, ["a.0"]))
+    assert "a.0 (py-spy is missing. These the rank wrote 0.5 s ago" in shown
+    assert "MainThread" in shown
+    assert "as it came" not in shown
 
 
 def test_hostile_stacks_stay_text_and_bounded() -> None:

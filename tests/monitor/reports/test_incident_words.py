@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monitor.detectors.verdict import Kind
+from monitor.detectors.verdict import Kind, Severity
 from monitor.incident import State
 from monitor.reports.incident_deeds import rung_words
 from monitor.reports.incident_picture import events, picture
@@ -55,6 +55,13 @@ def test_while_it_fires_and_is_held_the_job_stands() -> None:
     assert "it is not over; the job stands" in sentence_of(
         body(one=one, evictions=(), rows=(HELD,))
     )
+
+
+def test_of_several_it_is_said_in_the_plural_and_of_an_open_one_in_the_present() -> None:
+    several = hang(**OPEN, culprits=("rg_1.0", "rg_1.1"))
+    assert title(body(one=several)) == "rg_1.0 and rg_1.1 stand still"
+    assert title(body(one=hang(**OPEN))) == "rg_1.0 stands still"
+    assert " since 00:01:40 UTC; " in sentence_of(body(one=hang(**OPEN)))
 
 
 def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
@@ -137,6 +144,21 @@ def test_behind_the_rows_stands_what_the_job_did() -> None:
             pytest.approx(820 * 19 / 36, abs=0.1),
         ),
     }
+
+
+def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
+    one = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
+    drawing = picture(body(one=one, evictions=(), rows=()), 2000.0)
+    assert "the job is disturbed: 17 s" in drawing
+    assert "a group short" not in drawing
+
+
+def test_an_eviction_by_hand_is_no_fault() -> None:
+    one = hang()
+    one = replace(one, kind=Kind.BY_HAND, verdict=replace(one.verdict, kind=Kind.BY_HAND))
+    told = sentence_of(body(one=one))
+    assert told.startswith("A person asked to evict rg_1 (on node1) at 00:01:")
+    assert events(body(one=one))[0].label == "held: cool down"
 
 
 def test_a_long_wait_is_cut_short_and_the_cut_is_drawn() -> None:

@@ -1,0 +1,61 @@
+"""What a scrape of the monitor's page costs a tick that falls together with it, at 10,000 ranks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from monitor.config import KeeperConfig
+from monitor.metrics import Bounds, exposition
+from monitor.pipeline import Pipeline
+from monitor.snapshot import Snapshot
+from monitor.view import View
+from tests.metrics_doc.measure import registry_of, view_of
+from tests.monitor.fleet import SimFleet
+
+RANKS = 10_000
+WORLD = 8
+TICKS = 9
+WARM = 3
+
+
+def test_a_tick_beside_a_scrape(capsys) -> None:
+    fleet = SimFleet(RANKS // WORLD, WORLD)
+    snapshots = [fleet.snapshot() for _ in range(TICKS)]
+    view = view_of(RANKS)
+    alone = _ticks(snapshots, lambda: None)
+    beside = _ticks(snapshots, lambda: _scrape(view))
+    took = min(_cpu_s(lambda: _scrape(view)) for _ in range(5))
+    with capsys.disabled():
+        print(
+            f"\n{RANKS:,} ranks: a scrape takes {took * 1e3:.0f} ms of CPU, a tick's judgement "
+            f"{min(alone) * 1e3:.0f} ms alone and {min(beside) * 1e3:.0f} ms beside a scrape "
+            f"(best of {len(alone)})"
+        )
+    assert len(alone) == len(beside) == TICKS - WARM
+
+
+def _scrape(view: View) -> None:
+    """By a collector of its own: nothing is made already."""
+    exposition.page(registry_of(view, Bounds()), "")
+
+
+def _cpu_s(act: Callable[[], None]) -> float:
+    began_s = time.thread_time()
+    act()
+    return time.thread_time() - began_s
+
+
+def _ticks(snapshots: list[Snapshot], scrape: Callable[[], None]) -> list[float]:
+    """Seconds of each tick; a scrape begins with each."""
+    pipeline, took = Pipeline(KeeperConfig()), []
+    for number, snapshot in enumerate(snapshots):
+        other = threading.Thread(target=scrape)
+        began_s = time.perf_counter()
+        other.start()
+        pipeline.tick(snapshot)
+        if number >= WARM:
+            took.append(time.perf_counter() - began_s)
+        other.join()
+    return took
