@@ -1,4 +1,7 @@
-"""Who needs attention: the sick ranks, worst first, and why. Pure."""
+"""Who needs attention: the sick ranks, worst first, and why. Pure.
+
+By their own health: who is put out because it is sick stays here until it is gone.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,9 @@ _HEADS: Final = ("rank", "state", "group", "host", "doing", "step", "trouble", "
 
 def attention(context: Context) -> Node:
     """The sick ones in a table; the others are counted."""
-    sick = [
-        seen for seen in context.view.snapshot.observations if context.states[seen.rank] in SICK
-    ]
-    sick.sort(key=lambda one: (ORDER[context.states[one.rank]], -_age_s(one), one.rank))
+    healths = context.view.result.rank_health
+    sick = [one for one in context.view.snapshot.observations if healths.get(one.rank) in SICK]
+    sick.sort(key=lambda one: (ORDER[healths[one.rank]], -_age_s(one), one.rank))
     waiting = sum(state == "waiting" for state in context.states.values())
     told = f"{counted(waiting, 'rank')} waits for others." if waiting == 1 else (
         f"{waiting:,} ranks wait for others." if waiting else "")  # fmt: skip

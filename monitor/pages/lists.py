@@ -9,8 +9,9 @@ from monitor.incident import Incident
 from monitor.pages.context import Context
 from monitor.pages.table import Cell, nothing, section, table
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, ago, path_of, plain, utc
+from monitor.pages.wording import NONE, ago, counted, path_of, plain, utc
 from monitor.quarantine.record import HostRecord
+from monitor.reports.incident_words import title
 from monitor.reports.wording import sentence
 from monitor.store import QuarantineEntry, QuarantineEvent, Scope
 
@@ -49,13 +50,21 @@ def _incident(context: Context, one: Incident) -> Node:
     return el(
         "li",
         el("span", _tag(str(one.state)), " ", _tag(str(one.severity)), class_="tags"),
-        el("a", plain(one.kind), href=path_of("incidents", one.id), class_="what"),
+        el("a", _title(one), href=path_of("incidents", one.id), class_="what", title=str(one.kind)),
         el("span", sentence(one.verdict.reason), class_="why"),
         el("time", utc(first_s), title=one.id, class_="when"),
         el("span", ago(context.now_s - first_s), class_="ago"),
         class_=_TONES[str(one.state)],
         data_key=one.id,
     )
+
+
+def _title(one: Incident) -> str:
+    """As on its own page."""
+    return title({
+        "kind": str(one.kind), "state": str(one.state),
+        "culprits": one.culprits, "groups": one.groups,
+    })  # fmt: skip
 
 
 def _tag(word: str) -> Node:
@@ -124,9 +133,12 @@ def record_of(record: HostRecord) -> list[tuple[str, Cell]]:
         ("lemon", record.lemon or "no"),
         ("accused of", kinds or "nothing"),
         ("offences that count", str(record.offences)),
-        ("held up other groups", f"{record.wide} times"),
-        ("held up its own group alone", f"{record.narrow} times"),
+        ("held up other groups", counted(record.wide, "time")),
+        ("held up its own group alone", counted(record.narrow, "time")),
         ("evictions", str(record.evictions)),
         ("times in quarantine", f"{record.quarantines}, by people {record.exclusions}"),
-        ("let in again", f"{record.readmissions} times, {record.failed_readmissions} went wrong"),
+        (
+            "let in again",
+            f"{counted(record.readmissions, 'time')}, {record.failed_readmissions} went wrong",
+        ),
     ]

@@ -19,6 +19,9 @@ _HELD_S: Final = 3.0
 _STILL_STEPS: Final = 5.0
 """No commit for so many seconds, and for so many usual steps: it is not said to train. The second
 where an open incident says that somebody holds it up."""
+_LATE_S: Final = 2.0
+_LATE_STEPS: Final = 3.0
+"""The same for a commit that is late, which is not said to be well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,13 @@ class Pulse:
             return False
         least_s = _HELD_S if self.held else _STILL_S
         return self.commit_age_s > max(least_s, _STILL_STEPS * (self.step_s or 0.0))
+
+    @property
+    def late(self) -> bool:
+        """Whether the next commit is later than is usual; it may only be a checkpoint."""
+        if self.commit_age_s is None or self.step_s is None:
+            return False
+        return self.commit_age_s > max(_LATE_S, _LATE_STEPS * self.step_s)
 
 
 def pulse(context: Context) -> Pulse:
@@ -102,6 +112,8 @@ def _troubles(context: Context, seen: Pulse) -> Iterator[tuple[str, str]]:
         yield "bad" if seen.still else "wait", f"{counted(sick, 'rank')} not well"
     if unknown := len(context.view.result.unknown):
         yield "away", f"{counted(unknown, 'kind')} of fault unknown"
+    if seen.late and not seen.still:
+        yield "wait", "the next commit is late"
 
 
 def figures(context: Context, seen: Pulse) -> Node:

@@ -83,7 +83,7 @@ def trouble(seen: Observation) -> str:
     step = seen.outcome.step
     if step is not None and not step.loss_finite:
         return "its loss is not finite"
-    return "it reports an error" if step is not None and step.errored else ""
+    return "this attempt has failed" if step is not None and step.errored else ""
 
 
 def pace(context: Context, seen: Observation) -> tuple[str, str, str]:
@@ -105,7 +105,7 @@ def line(context: Context, seen: Observation) -> Node:
     """A rank in the card of its group or host."""
     step_s, busy, _ = pace(context, seen)
     said, loss = trouble(seen), loss_of(seen)
-    more = [] if step_s == NONE else [f"{step_s} a step, busy {busy}"]
+    more = [] if step_s == NONE else [f"{step_s}/step, busy {busy}"]
     if loss != NONE:
         more.append(f"loss {loss}")
     return el(

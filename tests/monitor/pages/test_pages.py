@@ -7,6 +7,7 @@ import json
 import pytest
 
 from monitor.lease import Standing
+from monitor.names import GroupName
 from monitor.pages import Context, Place, make, news, state_of_all, whole
 from monitor.pages.context import FLEET, GROUPS
 from monitor.pages.grid import LINKS
@@ -87,13 +88,25 @@ def test_a_fleet_by_host_has_a_cell_for_each_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "said"), [(0.6, "Training, all 8 ranks well"), (60.0, "Not training")]
+    ("age_s", "said"),
+    [
+        (0.6, "Training, all 8 ranks well"),
+        (5.4, "Training, the next commit is late"),
+        (60.0, "Not training"),
+    ],
 )
 def test_who_has_not_committed_for_long_is_not_said_to_train(age_s: float, said: str) -> None:
     view = crowd(4, 2)
     for seen in view.snapshot.observations:
         object.__setattr__(seen.outcome.step, "last_commit_age_s", age_s)
     assert fleet(view).facts["headline"] == said
+
+
+def test_the_sick_one_stays_in_sight_while_its_group_is_put_out() -> None:
+    view = crowd(2, 2, STALLED, evicting=frozenset({GroupName("rg_1")}))
+    (attention,) = [one for one in fleet(view).parts if one.attributes.get("id") == "attention"]
+    assert "rg_1.1" in to_html(attention)
+    assert "rg_1.0" not in to_html(attention)
 
 
 def test_of_ranks_that_report_no_steps_nobody_says_that_they_train() -> None:
