@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 
 from monitor.audit.books import Books
@@ -24,7 +25,7 @@ from monitor.keeper.troubles import troubles
 from monitor.names import GroupName, IncidentId, RankName
 from monitor.notify import Known
 from monitor.pipeline import TickResult
-from monitor.rank_seconds import RankSeconds
+from monitor.rank_seconds import RankSeconds, Spent
 from monitor.snapshot import Snapshot
 from monitor.store import Remembered
 from monitor.tempo import TempoBook
@@ -46,7 +47,8 @@ class Keeper:
         self._docket = self._acting.docket
         self._handover = Handover(parts, self._docket, self._show_stored)
         self._tempos, self._tokens = TempoBook(), TokenBook()
-        self._rank_seconds = RankSeconds(parts.config.tick_s)
+        self._rank_seconds, self._spent = RankSeconds(parts.config.tick_s), Spent()
+        self._tallied: Mapping[GroupName, int] = {}
         self._tick = 0
         self._wanted: tuple[RankName, ...] = ()
         self._past: tuple[RankName, ...] = ()
@@ -107,6 +109,9 @@ class Keeper:
                     self._acting.act(result, snapshot, self._handover.epoch)
                 with self._bulkheads.part("notify"):
                     self._tell(snapshot)
+            with self._bulkheads.part("goodput"):
+                self._spent = self._rank_seconds.push(snapshot, result)
+                self._tallied = self._tokens.push(snapshot)
             with self._bulkheads.part("view"):
                 self._show(snapshot, result)
             # last, so that its thread works while this one sleeps
@@ -192,8 +197,7 @@ class Keeper:
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         parts = self._parts
-        tempos, tokens = self._tempos.push(snapshot), self._tokens.push(snapshot)
-        spent = self._rank_seconds.push(snapshot, result)
+        tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
         incidents = self._acting.accounted()
@@ -212,8 +216,8 @@ class Keeper:
             quarantine_groups=parts.quarantine.groups(),
             hosts=parts.quarantine.records(),
             tempos=tempos,
-            spent=spent,
-            tokens=tokens,
+            spent=self._spent,
+            tokens=self._tallied,
             books=Books() if parts.auditor is None else parts.auditor.books,
             troubles=(
                 *self._notes,

@@ -330,6 +330,18 @@ def test_a_crash_of_the_judge_keeps_incidents_and_decides_nothing(bench: Bench) 
     assert view.troubles == ()
 
 
+def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.keeper.tick()
+    monkeypatch.setattr(bench.keeper, "_rank_seconds", None)
+    bench.keeper.tick()
+    view = bench.keeper.view
+    assert view is not None
+    assert view.snapshot.tick == 2
+    assert [one.partition(":")[0] for one in view.troubles] == ["goodput failed"]
+
+
 @pytest.mark.parametrize(
     ("part", "broken"),
     [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")],
