@@ -57,8 +57,9 @@ def clean(text: str, at_most: int = _LONGEST) -> str:
     Standard Annex 9 and "Trojan Source" (CVE-2021-42574) for why format characters do.
     """
     if not (text.isascii() and text.isprintable()):
-        line = " ".join(text.split())
-        text = "".join(one for one in line if unicodedata.category(one) not in {"Cc", "Cf", "Cs"})
+        line = "".join(" " if one.isspace() else one for one in text)
+        kept = (one for one in line if unicodedata.category(one) not in {"Cc", "Cf", "Cs"})
+        text = " ".join("".join(kept).split())  # last: what goes may have stood between two blanks
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
 

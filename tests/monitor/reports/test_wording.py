@@ -59,7 +59,7 @@ def test_a_long_list_of_ranks_says_how_many_more():
         ("two\nlines\tand\rmore", "two lines and more"),
         ("moc.\u202egpj.exe", "moc.gpj.exe"),
         ("a\u200bb\ufeffc", "abc"),
-        ("lone \ud800 surrogate", "lone  surrogate"),
+        ("lone \ud800 surrogate", "lone surrogate"),
         ("\x9b31mC1", "31mC1"),
         ("größe µ 日本", "größe µ 日本"),
     ],
