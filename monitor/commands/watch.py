@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
 from monitor.commands.errors import DONE, CommandError
@@ -74,7 +75,9 @@ def live(
             with Live(console=console, screen=True, auto_refresh=False) as screen:
                 while True:
                     look = looks.latest
-                    width, height = console.size
+                    # an exported COLUMNS would hold it at the size that it once had
+                    width, height = os.get_terminal_size(sys.stdout.fileno())
+                    console.size = ConsoleDimensions(width, height)
                     lines = draw(look, width, height)[:height]
                     screen.update(Painted(lines), refresh=True)
                     # only the age of a silence goes on by itself
