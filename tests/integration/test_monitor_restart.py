@@ -87,26 +87,46 @@ def scraping(fleet: Fleet) -> Iterator[Prometheus | None]:
 
 
 def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
-    """After a hang, an eviction and a heal: one more hang that a person's pause holds back, then
-    each query of each dashboard. None fails, none was empty all the time.
+    """After a hang, an eviction and a heal: one more hang that a person's pause holds back for a
+    while, then each query of each dashboard. None fails, none was empty all the time.
+
+    The first eviction may have ended under the monitor that was killed, before it was scraped.
     """
     token = fleet.token_file.read_text().strip()
-    paused = requests.post(
-        f"{fleet.monitor_url}/v1/pause",
-        json={"reason": "panels", "hours": None, "author": "tests"},
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=5,
-    )
-    assert paused.ok, paused.text
+
+    def pause(method: str) -> None:
+        said = requests.request(
+            method,
+            f"{fleet.monitor_url}/v1/pause",
+            json={"reason": "panels", "hours": None, "author": "tests"},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=5,
+        )
+        assert said.ok, said.text
+
+    pause("POST")
     fleet.inject("hang", "rg_0.0")
     prom.wait_for("lightkeeper_holding > 0", within_s=60)
+    pause("DELETE")
+    prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
 
     def unanswered() -> set[str]:
         asked = live.ask_all(prom.url, span="10m")
         return {name for name in live.never_answered(prom, asked, "10m")
                 if not re.search(DID_NOT_HAPPEN, name)}  # fmt: skip
 
-    wait_for(lambda: not unanswered(), within_s=30, what="every panel has data")
+    missing: set[str] = {"nobody was asked"}
+
+    def answered() -> bool:
+        missing.clear()
+        missing.update(unanswered())
+        return not missing
+
+    try:
+        wait_for(answered, within_s=30, what="every panel has data")
+    except AssertionError:
+        assert missing == set()
+        raise
 
 
 def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everything(
@@ -141,6 +161,9 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
             what="every rank found again",
         )
 
+        if prom is not None:  # which finds ranks by the monitor's list: it shall see them train
+            growing = "deriv(lightkeeper_rank_collective_enqueued[6s]) > 0"
+            prom.wait_for(f"count({growing}) == {len(urls)}", within_s=30)
         fleet.inject("hang", "rg_1.0")
         fired = wait_for(
             lambda: incident_of(client, "rg_1.0", "firing"), within_s=60, what="the hang fires"
