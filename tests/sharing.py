@@ -39,6 +39,7 @@ TOGETHER: Final = {
     "fates": ("tests/worker_server/test_matrix.py",),
     "gate": ("tests/monitor/gate/test_gate_process.py",),
     "records": ("tests/worker_server/test_records.py",),
+    "bounds": ("tests/monitor/metrics/test_bounds.py",),
     "recipes": ("tests/examples/test_kubernetes.py",),
     "slurm": ("tests/monitor/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     "torchft": ("tests/worker_server/test_torchft.py",),

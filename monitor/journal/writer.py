@@ -238,8 +238,8 @@ class Journal:
         full = self._size >= max(limits.file_bytes, 2 * self._head_size)
         if full or age_s >= limits.file_s:
             self._shelf.prune(0, keep=self._path)
-            with self._changed:
-                self._turn_asked = True
+            with self._changed:  # once: the next file may be on its way, behind ticks that wait
+                self._turn_asked = not any(isinstance(one, _Turn) for one in self._queue)
 
     def _begin(self, turn: _Turn) -> None:
         self._end_file()

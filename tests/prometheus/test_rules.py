@@ -40,6 +40,7 @@ def promtool(*words: str, cwd: Path = RULES, given: str | None = None):
 # -- tried by promtool -----------------------------------------------------------------------------
 
 
+@pytest.mark.integration  # ten seconds of two cores
 def test_every_rule_and_alert_does_on_made_up_series_what_it_says():
     done = promtool("test", "rules", "tests.yml")
     assert done.returncode == 0, done.stdout + done.stderr

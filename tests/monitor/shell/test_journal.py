@@ -152,6 +152,20 @@ def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
         assert len(ticks_of(path, run.results)) > 5 or path == kept[-1]
 
 
+def test_a_file_that_is_full_asks_once_for_the_next_one(tmp_path: Path, runs: list[Run]) -> None:
+    """Ticks that came before the next file did still go into the full one, and say so again."""
+    run = Run(Shelf(tmp_path, Limits(file_bytes=6_000)))
+    runs.append(run)
+    for _ in range(25):
+        before = run.done()
+        run.tick(8)
+        wait_until(lambda before=before: run.done() == before + 8, 5, "the ticks are done with")
+    run.close()
+    kept = files(tmp_path)
+    assert len(kept) > 2
+    assert min(len(ticks_of(path, run.results)) for path in kept[:-1]) > 5
+
+
 def test_a_memory_larger_than_a_file_may_be_is_not_written_at_every_tick(
     tmp_path: Path, runs: list[Run]
 ) -> None:
