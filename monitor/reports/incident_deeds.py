@@ -36,6 +36,8 @@ _ANSWER: Final = re.compile(
     r"(?:\A|; )([^\s;]{1,300}) answered ([0-9]{3}): (\{.{0,400}?\})(?=; |\Z)"
 )
 """What a WorkerServer said, as `evictors.rungs.worker` writes it."""
+_KILLED: Final = "answered 500, as the Lighthouse does where the group's manager ends at once"
+"""Instead of the error that TorchFT 0.2.0 says of a kill that has worked (facts/torchft.md)."""
 _ROWS: Final = 100
 _LINKS: Final = 12
 
@@ -102,8 +104,14 @@ def _rung(row: Mapping[str, Any], first_s: float) -> tuple[str, ...]:
 
 
 def rung_words(row: Mapping[str, Any]) -> str:
-    """What a rung says, for people: answers of WorkerServers are JSON."""
-    return _ANSWER.sub(_answered, str(row["detail"]))
+    """What a rung says, for people: answers of WorkerServers are JSON, and one of the Lighthouse
+    says that something went wrong where all went well.
+    """
+    said = str(row["detail"])
+    worked = row["rung"] == "lighthouse_kill" and row.get("result") == "worked"
+    if worked and said.removeprefix("worked: ").startswith("answered 500"):
+        return _KILLED
+    return _ANSWER.sub(_answered, said)
 
 
 def _answered(found: re.Match[str]) -> str:

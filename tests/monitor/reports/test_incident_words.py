@@ -187,3 +187,11 @@ def test_a_damaged_store_spoils_a_row_and_not_the_page(odd: float) -> None:
     assert "nan" not in drawing
     assert "inf" not in drawing
     assert sentence_of(made)
+
+
+@pytest.mark.parametrize(("result", "told"), [("worked", False), ("failed", True)])
+def test_a_kill_that_worked_is_not_told_by_the_error_that_the_lighthouse_says(result, told) -> None:
+    detail = f'{result}: answered 500: Something went wrong: message: "transport error"'
+    words = rung_words({"rung": "lighthouse_kill", "result": result, "detail": detail})
+    assert ("transport error" in words) is told
+    assert "answered 500" in words
