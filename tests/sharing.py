@@ -40,6 +40,8 @@ TOGETHER: Final = {
     "gate": ("tests/monitor/gate/test_gate_process.py",),
     "records": ("tests/worker_server/test_records.py",),
     "bounds": ("tests/monitor/metrics/test_bounds.py",),
+    # they look for processes by a name that all of them use
+    "launches": ("tests/trainer/test_launch.py",),
     "recipes": ("tests/examples/test_kubernetes.py",),
     "slurm": ("tests/monitor/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     "torchft": ("tests/worker_server/test_torchft.py",),

@@ -83,7 +83,7 @@ def found_and_scraped(site: Site) -> None:
         within_s=PATIENCE_S,
         what="up == 1 of every rank",
     )
-    assert [one.value for one in site.prom.query('up{job="lightkeeper"}')] == [1.0]
+    site.prom.wait_for('up{job="lightkeeper"} == 1', within_s=PATIENCE_S)
     (one,) = site.prom.query('up{replica_group="rg_1"}')
     assert (one.labels["rank"], one.labels["job"]) == ("0", "lightkeeper-ranks")
     labels = {

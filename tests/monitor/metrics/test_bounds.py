@@ -23,15 +23,14 @@ from tests.monitor.shell.test_store import incident
 from tests.monitor.shell.test_view import seen
 from tests.monitor.shell.test_view import view as small_view
 
+pytestmark = pytest.mark.integration
+"""The large view takes seconds to make."""
 STEP = 'lightkeeper_group_step{replica_group="rg_0"}'
 
 
 @pytest.fixture(scope="module")
 def large() -> View:
-    """10,000 ranks in 1,250 groups; one works longer, one is dead, one is accused.
-
-    It takes seconds to make: what asks for it is in the integration part.
-    """
+    """10,000 ranks in 1,250 groups; one works longer, one is dead, one is accused."""
     view = view_of(10_000)
     tempos = {
         **view.tempos, RankName("rg_900.3"): Tempo(0.9, 0.8, 0.1),
@@ -54,7 +53,6 @@ def told(view: View, bounds: Bounds, name: str) -> set[str]:
     }
 
 
-@pytest.mark.integration
 def test_few_ranks_of_10000_have_series_of_their_own_and_the_worst_are_among_them(large):
     ranks = told(large, Bounds(ranks=100), "lightkeeper_rank_busy_seconds")
     assert len(ranks) == 100
@@ -62,7 +60,6 @@ def test_few_ranks_of_10000_have_series_of_their_own_and_the_worst_are_among_the
     assert ranks == told(large, Bounds(ranks=100), "lightkeeper_rank_wait_seconds")
 
 
-@pytest.mark.integration
 def test_few_groups_of_1250_have_series_of_their_own_the_sick_and_accused_first(large):
     for name in ("group_step", "group_state", "group_busy_seconds", "group_in_quorum"):
         groups = told(large, Bounds(groups=10), f"lightkeeper_{name}")
@@ -82,7 +79,6 @@ def test_nought_means_none_and_aggregates_stay(large):
     assert series_of(page) < 200
 
 
-@pytest.mark.integration
 def test_the_page_of_10000_ranks_is_as_large_as_the_docs_say(large):
     groups, ranks = Bounds().groups, Bounds().ranks
     page, _ = exposition.page(registry_of(large, Bounds()), "")
