@@ -13,7 +13,7 @@ from urllib.parse import quote
 from monitor.pages.context import Context
 from monitor.pages.table import section
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import counted
+from monitor.reports.wording import counted
 from monitor.store import QuarantineEntry
 from monitor.view import groups_of
 

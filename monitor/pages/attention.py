@@ -12,8 +12,8 @@ from monitor.pages.ranks import doing, links, rank_link, trouble
 from monitor.pages.states import ORDER, SICK, chip
 from monitor.pages.table import Cell, nothing, section, table
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, counted, path_of, whole
-from monitor.reports.wording import sentence
+from monitor.pages.wording import NONE, path_of, whole
+from monitor.reports.wording import counted, sentence
 from monitor.snapshot import Observation
 
 _MOST: Final = 25

@@ -8,7 +8,8 @@ from typing import Final
 from monitor.lease import Standing
 from monitor.pages.context import Context
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import plain, utc
+from monitor.pages.wording import utc
+from monitor.reports.incident_pieces import plain
 from monitor.reports.wording import sentence
 from monitor.snapshot import LighthouseAway, Pause
 

@@ -18,7 +18,8 @@ from monitor.pages.ranks import line
 from monitor.pages.states import EVICTING, LOOKS, ORDER, SICK, UNKNOWN, chip, worst
 from monitor.pages.table import nothing, section
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, counted, natural, path_of, span, whole
+from monitor.pages.wording import NONE, natural, path_of, span, whole
+from monitor.reports.wording import counted
 from monitor.snapshot import Observation
 from monitor.view import GroupView, groups_of
 

@@ -9,10 +9,11 @@ from monitor.incident import Incident
 from monitor.pages.context import Context
 from monitor.pages.table import Cell, nothing, section, table
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, ago, counted, path_of, plain, utc
+from monitor.pages.wording import NONE, ago, path_of, utc
 from monitor.quarantine.record import HostRecord
+from monitor.reports.incident_pieces import plain
 from monitor.reports.incident_words import title
-from monitor.reports.wording import sentence
+from monitor.reports.wording import counted, sentence
 from monitor.store import QuarantineEntry, QuarantineEvent, Scope
 
 _LATEST: Final = 4

@@ -8,8 +8,10 @@ from typing import Any, Final
 from monitor.pages.context import Context
 from monitor.pages.table import Cell, nothing, section, table
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import counted, figure, plain, utc
+from monitor.pages.wording import figure, utc
 from monitor.policy_json import effective_to_json, learned_to_json
+from monitor.reports.incident_pieces import plain
+from monitor.reports.wording import counted
 
 _SEVERITIES: Final = ("info", "warning", "critical")
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 from monitor.pages.context import Context
 from monitor.pages.states import LOOKS, SICK, chip
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, counted, span, whole
+from monitor.pages.wording import NONE, span, whole
+from monitor.reports.wording import counted
 from monitor.snapshot import LighthouseView
 
 _STILL_S: Final = 15.0

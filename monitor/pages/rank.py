@@ -13,7 +13,8 @@ from monitor.pages.ranks import PAGES, doing, how_to_read, links, loss_of, pace,
 from monitor.pages.states import LOOKS, UNKNOWN, chip
 from monitor.pages.table import Cell, facts, nothing, section, table
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, path_of, plain, span, whole
+from monitor.pages.wording import NONE, path_of, span, whole
+from monitor.reports.incident_pieces import plain
 from monitor.reports.wording import sentence
 from monitor.snapshot import Observation
 from worker_server.wire import StateReport, StepState

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
+
+from monitor.reports import incident_pieces
 
 NONE: Final = "\N{EN DASH}"
 """Where nothing is known."""
@@ -33,12 +34,7 @@ def ago(seconds: float) -> str:
 
 def utc(at_s: float | None) -> str:
     """A moment for people anywhere."""
-    if at_s is None:
-        return NONE
-    try:
-        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return "an unknown time"
+    return NONE if at_s is None else incident_pieces.utc(at_s)
 
 
 def whole(value: int | None) -> str:
@@ -51,16 +47,6 @@ def figure(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
         return str(value)
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
-def plain(name: object) -> str:
-    """`evict_and_quarantine` as words."""
-    return str(name).replace("_", " ")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2,000 ranks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def path_of(kind: str, name: str) -> str:
