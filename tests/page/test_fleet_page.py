@@ -206,6 +206,7 @@ def test_hostile_names_stay_text(stage, opened) -> None:
     assert HOSTILE in page.inner_text("#grid")
     assert page.locator("main img").count() == 0
     page.locator("#grid .who", has_text=HOSTILE).click()
+    page.wait_for_url("**/groups/*")  # a click does not wait for the page that it leads to
     assert page.inner_text("h1").split("\n")[:2] == ["Replica group", HOSTILE]
     assert page.locator("main img").count() == 0
 
