@@ -67,6 +67,7 @@ def test_without_javascript_a_thousand_ranks_are_a_grid_with_links(stage, opened
     linked = page.eval_on_selector_all("#grid a.g", "all => all.map((one) => one.pathname)")
     assert linked == ["/ranks/rg_0.0", "/ranks/rg_1.0", "/ranks/rg_1.1"]
     page.get_by_role("link", name="host", exact=True).click()
+    page.wait_for_url("**/?by=host")
     assert page.locator("#grid > li").count() == 125
     assert page.locator('#grid a[href="/hosts/node-rg_1-0"]').count() == 1
 
