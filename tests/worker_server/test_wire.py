@@ -20,6 +20,7 @@ PLAIN_JSON = st.recursive(
 )
 SECONDS = st.integers(0, 10**9).map(lambda n: n / 1000)
 COUNTS = st.integers(0, 2**53)
+LINES = st.sampled_from(["Deadlock.log_step", "train.py", "RuntimeError: shape 65, got 64"])
 
 
 @st.composite
@@ -55,7 +56,12 @@ def states(draw):
             st.lists(st.tuples(COUNTS, COUNTS, COUNTS), max_size=3).map(tuple),
         )),
         times=draw(st.dictionaries(st.sampled_from(wire.TIMES), took(), max_size=4)),
+        waits_in=maybe(st.sampled_from([wire.WAIT_QUORUM, wire.WAIT_COMMIT])),
+        waits_s=maybe(SECONDS), waited_s=maybe(SECONDS),
     )  # fmt: skip
+    frame = st.builds(wire.Frame, LINES, LINES, COUNTS)
+    witness = st.builds(wire.Witness, frame, st.sampled_from(wire.Doing), COUNTS, SECONDS, SECONDS)
+    ending = st.builds(wire.Ending, LINES, st.none() | LINES, st.none() | frame)
     head = st.builds(
         wire.GroupHead, name=st.text(), size=COUNTS, enqueued=COUNTS, completed=COUNTS,
         op=st.text(), age_s=COUNTS.map(lambda n: (n % 10**9) / 100),
@@ -63,10 +69,12 @@ def states(draw):
     process = wire.Process(
         alive=draw(st.booleans()), state=maybe(st.text(max_size=1)), threads=maybe(COUNTS),
         rss_bytes=maybe(COUNTS), dead_age_s=maybe(SECONDS), interpreter_age_s=maybe(SECONDS),
+        tracer=maybe(st.builds(wire.Tracer, COUNTS, LINES)),
     )  # fmt: skip
     return wire.StateReport(
-        WHO, process, draw(st.none() | st.just(step)), tuple(draw(st.lists(head, max_size=3)))
-    )
+        WHO, process, draw(st.none() | st.just(step)), tuple(draw(st.lists(head, max_size=3))),
+        maybe(witness), maybe(ending),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("commits", [0, 3, 9])
@@ -93,6 +101,21 @@ def test_a_rank_that_tells_its_committed_step_although_it_is_the_expected_one_is
 @given(states())
 def test_a_state_survives_the_wire(state):
     assert wire.parse_state(json.loads(json.dumps(wire.to_json(state)))) == state
+
+
+def test_what_becomes_part_of_a_sentence_is_one_printable_line_of_bounded_length():
+    long = "Value\x1b[31m\nError: " + 1000 * "x"
+    state = wire.StateReport(WHO, wire.Process(False, None), None, ending=wire.Ending(long))
+    told = wire.parse_state(wire.to_json(state)).ending.sentence
+    assert told.startswith("Value [31m Error: xxx")
+    assert len(told) == wire.LINE_MAX_CHARS
+
+
+def test_what_a_newer_worker_server_calls_a_stack_is_not_known_here():
+    witness = wire.Witness(wire.Frame("f", "a.py", 1), wire.Doing.LOCK, 2, 2.0, 0.1)
+    plain = wire.to_json(wire.StateReport(WHO, wire.Process(True, "S"), None, witness=witness))
+    plain["witness"]["doing"] = "levitates"
+    assert wire.parse_state(plain).witness.doing is wire.Doing.UNKNOWN
 
 
 def test_a_flight_record_survives_the_wire():

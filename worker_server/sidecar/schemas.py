@@ -70,6 +70,7 @@ _IDENTITY: Final = _object(
             _map(_TEXT),
         ),
         "accelerators": _says("of this rank, where that is known", _COUNT),
+        "launched_as": _says("where its Manager has another name for the group", _TEXT),
     },
 )
 _PROCESS: Final = _object(
@@ -83,7 +84,25 @@ _PROCESS: Final = _object(
         "exit_code": _WHOLE,
         "exit_signal": _says("such as SIGKILL", _TEXT),
         "interpreter_age_s": _says("since a Python thread last ran", _SECONDS),
+        "tracer": _object("who traces it now", {"pid": _WHOLE, "name": _TEXT}, {}),
     },
+)
+_FRAME: Final = _object(
+    "A place in a program.", {"function": _TEXT, "file": _TEXT, "line": _WHOLE}, {}
+)
+_WITNESS: Final = _object(
+    "Where the main thread stands while the rank makes no progress, by stacks from outside.",
+    {
+        "frame": _FRAME,
+        "doing": _says("lock, sleep, io, data, process, collective, compile, save ...", _TEXT),
+        "samples": _says("in a row that found this frame", _COUNT),
+        "same_s": _says("from the first of them to the last", _SECONDS),
+        "age_s": _says("since the last", _SECONDS),
+    },
+    {},
+)
+_ENDING: Final = _object(
+    "How a dead process ended.", {"sentence": _TEXT}, {"exception": _TEXT, "frame": _FRAME}
 )
 _STEP: Final = _object(
     "What the rank reports of itself. Flags with their usual value are left out.",
@@ -113,6 +132,9 @@ _STEP: Final = _object(
         ),
         "commit_failures": _COUNT,
         "held_s": _says("inside of collectives, outside of phase `communication`", _SECONDS),
+        "waits_in": _says("quorum or commit: what the main thread waits in now", _TEXT),
+        "waits_s": _SECONDS,
+        "waited_s": _says("for others, in the life of the process", _SECONDS),
         "tags": _list(_TEXT),
         "counters": _map(_NUMBER),
         "source": _says("who reports the steps", _TEXT),
@@ -164,6 +186,7 @@ _STATE: Final = {
     "process": ref("Process"),
     "heads": _list(ref("GroupHead")),
 }
+_STATE_OPTIONAL: Final = {"step": ref("StepState"), "witness": _WITNESS, "ending": _ENDING}
 _STEP_ROW: Final = _row(
     "An attempt that is over: [attempt, step, committed, end_age_s, duration_s, seconds by phase]",
     [_COUNT, _WHOLE, {"enum": [0, 1]}, _SECONDS, _SECONDS, _BY_PHASE],
@@ -236,7 +259,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "StepState": _STEP,
     "GroupHead": _HEAD,
     "StateReport": _object(
-        "Where the rank stands.", {"schema": _VERSION, **_STATE}, {"step": ref("StepState")}
+        "Where the rank stands.", {"schema": _VERSION, **_STATE}, _STATE_OPTIONAL
     ),
     "StepRow": _STEP_ROW,
     "StepLog": _object(
@@ -260,7 +283,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {
             "url": _TEXT,
             "error": _TEXT,
-            "report": _object("its state", _STATE, {"step": ref("StepState")}),
+            "report": _object("its state", _STATE, _STATE_OPTIONAL),
         },
     ),
     "HostReport": _object(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple, NewType
 
@@ -45,6 +46,11 @@ SOURCE_REPORTER: Final = "reporter"
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
 an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
 
+WAIT_QUORUM: Final = "quorum"
+"""Waits for TorchFT's quorum: for every group that has not asked for it."""
+WAIT_COMMIT: Final = "commit"
+"""Waits for the commit vote: for the other ranks of its own group."""
+
 RING_CALLS: Final = 1024
 """Collectives that a rank's own record holds: the newest ones."""
 
@@ -62,6 +68,8 @@ PLACE_KEYS_MAX: Final = 16
 PLACE_KEY_MAX_CHARS: Final = 64
 PLACE_VALUE_MAX_CHARS: Final = 128
 """Of `Identity.place`: polled every second, so it is a few short words."""
+LINE_MAX_CHARS: Final = 300
+"""Of an exception, a function or a file name: it becomes part of a sentence."""
 ACCELERATORS_MAX: Final = 1024
 """Of one rank."""
 
@@ -105,11 +113,81 @@ class Identity:
     """Where a scheduler put it, by `worker_server.place`; empty when none did, or none is told."""
     accelerators: int | None = None
     """How many it has, by `worker_server.accelerators`; None: not known."""
+    launched_as: GroupName | None = None
+    """What its launcher calls the group, where its TorchFT Manager has another name for it: then
+    `group` is the Manager's. None: they agree, or there is no Manager."""
 
     @cached_property
     def rank(self) -> RankName:
         """Name of the rank in the job."""
         return rank_name(self.group, self.group_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """A process that traces another: a debugger, strace, or a profiler that pauses it."""
+
+    pid: int
+    name: str
+    """Of its executable, such as `gdb`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A place in a program."""
+
+    function: str
+    """With its class where that is known: `Deadlock.log_step`."""
+    file: str
+    """The last part of its path, such as `train.py`."""
+    line: int
+
+    def __str__(self) -> str:
+        """`Deadlock.log_step (train.py:66)`."""
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+class Doing(StrEnum):
+    """What the innermost frames of a stack are known to do."""
+
+    UNKNOWN = ""
+    LOCK = "lock"  # waits for a lock, a queue or another thread
+    SLEEP = "sleep"
+    IO = "io"  # reads, writes or opens a file, a pipe or a socket
+    DATA = "data"  # waits for the next batch of a data loader
+    PROCESS = "process"  # waits for another process
+    COLLECTIVE = "collective"  # waits for other ranks: a collective, a store, a quorum
+    COMPILE = "compile"
+    SAVE = "save"  # writes or reads a checkpoint
+    EVALUATE = "evaluate"
+    START = "start"  # imports modules, or downloads
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Where the main thread stands while the rank makes no progress, by stacks from outside."""
+
+    frame: Frame
+    """The innermost frame of the user's code; the innermost of all where none is the user's."""
+    doing: Doing
+    samples: int
+    """Samples in a row that found the same frame at the same line."""
+    same_s: float
+    """From the first of them to the last."""
+    age_s: float
+    """Since the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a dead process ended, as far as it is known."""
+
+    sentence: str
+    """As `/v1/last_words` tells it, cut to one short line."""
+    exception: str | None = None
+    """`RuntimeError: shape mismatch: expected 65, got 64`; None: none that ended it is known."""
+    frame: Frame | None = None
+    """Where it was raised: the innermost frame of the user's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +206,9 @@ class Process:
     """Name of the signal that ended it, such as SIGKILL, where it could be known."""
     interpreter_age_s: float | None = None
     """Since the rank's interpreter last ran a Python thread; grows while the GIL is held."""
+    tracer: Tracer | None = None
+    """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
+    state reads, and is no fault of the process."""
 
     @property
     def stopped(self) -> bool:
@@ -235,6 +316,15 @@ class StepState:
     """None: none was taken (since the last heal)."""
     times: Mapping[str, Took] = field(default_factory=dict)
     """What each of `TIMES` took in the life of this process; only those that were done."""
+    waits_in: str | None = None
+    """What the rank's main thread waits in now, whatever its phase: `WAIT_QUORUM` or `WAIT_COMMIT`.
+    Collectives show in the heads. None: in neither."""
+    waits_s: float | None = None
+    """For how long."""
+    waited_s: float | None = None
+    """Seconds in the life of this process in which its main thread waited for others: inside of
+    collectives, for works, quorums and commit votes; waits that are over. Only grows. None: its
+    source of steps does not tell."""
 
 
 def expected_committed_step(step: StepState) -> int | None:
@@ -306,6 +396,10 @@ class StateReport:
     step: StepState | None
     """None when the rank attached and never reported a step."""
     heads: tuple[GroupHead, ...] = ()
+    witness: Witness | None = None
+    """None while it moves, and where no stacks could be taken."""
+    ending: Ending | None = None
+    """None while it lives."""
 
 
 @dataclass(frozen=True, slots=True)

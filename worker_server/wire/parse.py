@@ -9,12 +9,16 @@ from typing import Any, Final
 
 from worker_server.wire.messages import (
     ACCELERATORS_MAX,
+    LINE_MAX_CHARS,
     PLACE_KEY_MAX_CHARS,
     PLACE_KEYS_MAX,
     PLACE_VALUE_MAX_CHARS,
     SCHEMA,
     SOURCE_REPORTER,
+    Doing,
+    Ending,
     FlightRecord,
+    Frame,
     GroupHead,
     GroupName,
     Host,
@@ -35,7 +39,9 @@ from worker_server.wire.messages import (
     StepState,
     Took,
     Trace,
+    Tracer,
     WireError,
+    Witness,
     expected_committed_step,
     split_rank_name,
 )
@@ -116,7 +122,13 @@ def parse_identity(data: Any) -> Identity:
         incarnation=_str(data, "incarnation"),
         place=_place(data),
         accelerators=_accelerators(data),
+        launched_as=_group(data, "launched_as"),
     )
+
+
+def _group(data: Any, key: str) -> GroupName | None:
+    name = _str(data, key, None)
+    return None if name is None else GroupName(name)
 
 
 def _accelerators(data: Any) -> int | None:
@@ -149,7 +161,53 @@ def _parse_process(data: Any) -> Process:
         exit_code=_int(data, "exit_code", None),
         exit_signal=_str(data, "exit_signal", None),
         interpreter_age_s=_seconds(data, "interpreter_age_s", None),
+        tracer=_parse_tracer(data),
     )
+
+
+def _parse_tracer(data: Any) -> Tracer | None:
+    tracer = _get(data, "tracer", (Mapping,), None)
+    return None if tracer is None else Tracer(_int(tracer, "pid"), _line(tracer, "name"))
+
+
+def _parse_frame(data: Any) -> Frame:
+    return Frame(_line(data, "function"), _line(data, "file"), _int(data, "line"))
+
+
+def _parse_witness(data: Any) -> Witness | None:
+    witness = _get(data, "witness", (Mapping,), None)
+    if witness is None:
+        return None
+    doing = _str(witness, "doing", "")
+    return Witness(
+        frame=_parse_frame(_get(witness, "frame", (Mapping,))),
+        doing=Doing(doing) if doing in frozenset(Doing) else Doing.UNKNOWN,
+        samples=_count(witness, "samples"),
+        same_s=_seconds(witness, "same_s"),
+        age_s=_seconds(witness, "age_s"),
+    )
+
+
+def _parse_ending(data: Any) -> Ending | None:
+    ending = _get(data, "ending", (Mapping,), None)
+    if ending is None:
+        return None
+    frame = _get(ending, "frame", (Mapping,), None)
+    exception = _line(ending, "exception", None)
+    return Ending(
+        sentence=_line(ending, "sentence"),
+        exception=exception,
+        frame=None if frame is None else _parse_frame(frame),
+    )
+
+
+def _line(data: Any, key: str, default: Any = _MISSING) -> Any:
+    """A short text for a sentence: one line, without what would control a terminal."""
+    text = _str(data, key, default)
+    if text is default:
+        return text
+    plain = "".join(char if char.isprintable() else " " for char in text[:LINE_MAX_CHARS])
+    return plain.strip() or "?"
 
 
 def _parse_step(data: Any) -> StepState:
@@ -181,6 +239,9 @@ def _parse_step(data: Any) -> StepState:
         spoilt=_parse_spoilt(data),
         prints=_parse_prints(data),
         times=_parse_times(data),
+        waits_in=_str(data, "waits_in", None),
+        waits_s=_seconds(data, "waits_s", None),
+        waited_s=_seconds(data, "waited_s", None),
     )
     if "committed_step" in data:
         return step
@@ -293,6 +354,8 @@ def _parse_report(data: Any) -> StateReport:
         process=_parse_process(_get(data, "process", (Mapping,))),
         step=None if step is None else _parse_step(step),
         heads=tuple(_parse_head(head) for head in _get(data, "heads", (list, tuple), ())),
+        witness=_parse_witness(data),
+        ending=_parse_ending(data),
     )
 
 
