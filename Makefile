@@ -11,8 +11,13 @@ INTEGRATION := -n 2 --dist loadscope -m integration
 # kept, whatever the environment says: to compile the tests with their assertions explained takes
 # each of two workers 10 s of CPU
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# `make test` leaves nothing to chance; what explores does: SEED=number draws the same again
+SAME    := PYTHONHASHSEED=0 LIGHTKEEPER_DEEP=1
+EXPLORE  = LIGHTKEEPER_DEEP=$(DEEP) $(PYTEST) -q --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
+DEEP    ?= 5
+SEED    := $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test test-unit test-integration check lint types contracts bench fuzz scoreboard campaign matrix loss-band kill-each soak format dashboards metrics-doc screenshots
+.PHONY: help setup demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign matrix loss-band kill-each soak format dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -34,14 +39,18 @@ demo: setup  ## a real TorchFT fleet loses a rank, and heals (options: ARGS="--f
 	$(BIN)/lightkeeper demo $(ARGS)
 
 test: setup  ## unit part, then the integration part with real processes
-	$(PYTEST) -q $(UNIT) $(ARGS)
-	$(PYTEST) -q $(INTEGRATION) $(ARGS)
+	$(SAME) $(PYTEST) -q $(UNIT) $(ARGS)
+	$(SAME) $(PYTEST) -q $(INTEGRATION) $(ARGS)
 
 test-unit: setup  ## the part without real training processes
-	$(PYTEST) -q $(UNIT) $(ARGS)
+	$(SAME) $(PYTEST) -q $(UNIT) $(ARGS)
 
 test-integration: setup  ## real ranks, sidecars, Lighthouse
-	$(PYTEST) -q $(INTEGRATION) $(ARGS)
+	$(SAME) $(PYTEST) -q $(INTEGRATION) $(ARGS)
+
+explore: setup  ## new random cases and another order: not the same twice (DEEP=20 for a night; SEED=number again)
+	$(EXPLORE) $(UNIT) $(ARGS)
+	$(EXPLORE) $(INTEGRATION) $$(grep -rlE 'import .*\b(given|DEEP)\b|test_schemathesis' --include='test_*.py' tests) $(ARGS)
 
 check: lint types contracts  ## lint, types, import contracts
 
@@ -56,7 +65,7 @@ contracts: setup
 	$(BIN)/lint-imports
 
 bench: setup  ## figures; compares two things in one run, asserts no wall time
-	LIGHTKEEPER_BENCH=1 $(BIN)/python -m pytest -q -s -p no:randomly tests/bench $(ARGS)
+	LIGHTKEEPER_BENCH=1 $(BIN)/python -m pytest -q -s --randomly-dont-reorganize tests/bench $(ARGS)
 
 fuzz: setup  ## flight-record parsers, coverage-guided: bytes and odd values, five minutes each
 	$(BIN)/python -m tests.fuzz bytes 300

@@ -1,4 +1,4 @@
-"""What holds for every test: how many examples a property is tried on, which files a part of the
+"""What holds for every test: which examples a property is tried on, which files a part of the
 tests loads, and how two processes share them.
 
 Before its first test each of two workers has 3,000 modules, and a million objects, of which none
@@ -15,17 +15,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
-from tests.deep import DEEP
+from tests.deep import DEEP, EXPLORES
 from tests.sharing import scheduler, turn_of
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("lightkeeper", max_examples=30 * DEEP, deadline=None)
-settings.load_profile("lightkeeper")  # no deadline: a busy host is no defect of the code
+settings.register_profile(
+    "lightkeeper",
+    max_examples=30 * DEEP,
+    derandomize=not EXPLORES,  # and no database of what failed once
+    deadline=None,  # a busy host is no defect of the code
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("lightkeeper")
+if not EXPLORES and hasattr(providers, "_get_local_constants"):
+    # It also draws from the constants of our modules that happen to be loaded: other ones in each
+    # worker, for one file alone, and after any change. There is no setting for it.
+    providers._get_local_constants = providers.Constants  # type: ignore[assignment]
 
 UNIT_PART: Final = "not integration"
 INTEGRATION_PART: Final = "integration"

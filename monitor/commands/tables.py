@@ -58,7 +58,7 @@ class Sheet:
         if console.is_terminal:
             yield self._framed()
             return
-        rows = [[(one.plain or "-", "") for one in row] for row in self._rows]
+        rows = [[(one.plain, "") for one in row] for row in self._rows]
         for line in lines_of([Column(name) for name in self._columns], rows):
             yield Text(text_of(line), no_wrap=True, overflow="ignore")
 

@@ -68,6 +68,7 @@ def lines_of(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
 ) -> list[Line]:
     """A line of names and one a row; in `width` cells spare columns go, then the last is cut."""
+    rows = [[(" ".join(text.split()) or "-", style) for text, style in row] for row in rows]
     wide = [
         max([width_of(column.name), column.least, *(width_of(row[at][0]) for row in rows)])
         for at, column in enumerate(columns)

@@ -8,18 +8,20 @@ operation. `python -m tests.worker_server.conformance` prints the findings as JS
 from __future__ import annotations
 
 import json
+import random
 
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 
+from tests.deep import DEEP, EXPLORES
 from tests.worker_server.boxes import WITH_TOKEN, FakeBox, app_of
 from worker_server.sidecar.openapi import document
 
 CONFIG = {
-    "seed": 7,
+    "seed": random.SystemRandom().getrandbits(32) if EXPLORES else 7,
     "headers": WITH_TOKEN,
-    "generation": {"max-examples": 5, "database": "none"},
+    "generation": {"max-examples": 5 * DEEP, "database": "none"},
     "phases": {"stateful": {"enabled": False}},
     "checks": {"ignored_auth": {"enabled": False}},
 }
@@ -45,4 +47,4 @@ def look():
 
 
 if __name__ == "__main__":
-    print(json.dumps(look()))
+    print(json.dumps({**look(), "seed": CONFIG["seed"]}))

@@ -18,6 +18,7 @@ from monitor.journal.account import Account, compared, parted_s
 from monitor.journal.entries import Head, JournalError, Tick, head_from_json, told
 from monitor.journal.replay import Replay, first_difference
 from monitor.pipeline import Pipeline
+from tests.deep import DEEP
 from tests.monitor.fleet import At, Drive, SimFleet, at, hang, slow
 from tests.monitor.journal.tape import Tape, replay_file
 from tests.monitor.pure.test_properties import sick_fleets
@@ -43,7 +44,7 @@ def accounts(tape: Tape, number: int = 0, **changes) -> tuple[Account, Account]:
     return live, now
 
 
-@settings(max_examples=3, deadline=None, derandomize=True,
+@settings(max_examples=3 * DEEP, deadline=None,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                  HealthCheck.large_base_example])  # fmt: skip
 @given(sick_fleets())

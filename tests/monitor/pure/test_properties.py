@@ -40,7 +40,7 @@ from worker_server.wire import Identity
 
 pytestmark = pytest.mark.integration  # many seconds
 
-SOAK = settings(max_examples=5 * DEEP, deadline=None, derandomize=DEEP == 1,
+SOAK = settings(max_examples=5 * DEEP, deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
 SHAPES = [(3, 1), (2, 2), (4, 1), (2, 3)]
@@ -286,7 +286,7 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(
 
 
 @pytest.mark.parametrize(("groups", "size"), [(4, 1), (2, 3)])
-@settings(max_examples=DEEP, deadline=None, derandomize=DEEP == 1,
+@settings(max_examples=DEEP, deadline=None,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                  HealthCheck.large_base_example])  # fmt: skip
 @given(st.data())
