@@ -26,11 +26,17 @@ class FakeProcess:
     def __init__(self):
         self.dead = False
         self.state = "S"
+        self.tracer = self.threads_tracer = None
 
     def look(self, interpreter_age_s):
         if self.dead:
             return wire.Process(alive=False, state=None, dead_age_s=1.0)
-        return wire.Process(alive=True, state=self.state, interpreter_age_s=interpreter_age_s)
+        return wire.Process(
+            True, self.state, interpreter_age_s=interpreter_age_s, tracer=self.tracer
+        )
+
+    def tracer_of_a_thread(self):
+        return self.threads_tracer
 
     def wait_death(self, timeout_s):
         return self.dead

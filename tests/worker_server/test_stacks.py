@@ -117,6 +117,21 @@ def test_a_rank_that_stops_is_looked_at_once_without_pausing_it(bench):
     assert "by py-spy" in bench.box.stacks()
 
 
+def test_a_rank_that_somebody_traces_is_not_attached_to(bench):
+    bench.process.tracer = wire.Tracer(9, "gdb")
+    bench.box.stacks()
+    assert bench.stacks.calls == [(False, False)]
+
+
+def test_who_traces_a_single_thread_is_looked_for_while_the_rank_hangs(bench):
+    strace = bench.process.threads_tracer = wire.Tracer(9, "strace")
+    bench.box.tick()
+    assert bench.box.state().process.tracer is None
+    bench.process.state = "T"
+    bench.box.tick()
+    assert bench.box.state().process.tracer == strace
+
+
 class FakePySpy:
     """A program that counts its runs and takes a moment."""
 

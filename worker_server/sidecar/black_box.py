@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from worker_server import run_dir, wire
@@ -93,7 +93,10 @@ class BlackBox:
 
     def process(self) -> wire.Process:
         """The rank's process as the operating system sees it."""
-        return self._process.look(self._page.beat_age_s(time.monotonic_ns()))
+        process = self._process.look(self._page.beat_age_s(time.monotonic_ns()))
+        if self._hangs.hanging and process.alive and process.tracer is None:
+            return replace(process, tracer=self._process.tracer_of_a_thread())
+        return process
 
     def state(self) -> wire.StateReport:
         """The answer of `GET /v1/state`."""
@@ -266,7 +269,9 @@ class BlackBox:
         process = self.process()
         if process.alive:
             try:
-                taken = self._stacks.take(pause=not process.stopped, native=native)
+                taken = self._stacks.take(
+                    pause=not (process.stopped or process.tracer), native=native
+                )
             except StacksError as exc:
                 if not self._process.wait_death(0):  # else it died meanwhile
                     return self._stacks_from_inside(exc, native=native)

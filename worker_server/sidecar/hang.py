@@ -18,6 +18,8 @@ class HangWatch:
     """Tells the beginning of a hang; remembers which it has told."""
 
     def __init__(self) -> None:
+        self.hanging = False
+        """Whether the rank did at the last look."""
         self._told: tuple[object, ...] | None = None
         self._told_s = float("-inf")
 
@@ -30,6 +32,7 @@ class HangWatch:
     ) -> bool:
         """Whether the rank has begun to hang and nobody was told of this hang."""
         kind = _kind(process, step, heads)
+        self.hanging = kind is not None
         if kind is None:
             return False
         entered = sum(head.enqueued for head in heads)

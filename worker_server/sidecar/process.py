@@ -14,6 +14,9 @@ from typing import Protocol
 from worker_server import run_dir, wire
 from worker_server.sidecar.ending import decode_status, wait_status
 
+_SIDECAR = b"worker_server.sidecar"
+"""A word of its command line, see `worker_server.companion`."""
+
 
 class GoneError(Exception):
     """The rank had died before its sidecar could take hold of it."""
@@ -29,6 +32,9 @@ class RankProcess(Protocol):
 
     def wait_death(self, timeout_s: float) -> bool:
         """Whether the process is dead, waiting for it at most `timeout_s`."""
+
+    def tracer_of_a_thread(self) -> wire.Tracer | None:
+        """Who traces one of its threads; reads the status of each."""
 
     def send(self, signum: signal.Signals) -> bool:
         """Send a signal to this very process; False when it is gone."""
@@ -120,7 +126,35 @@ class PidfdProcess:
             threads=int(threads) if threads.isdecimal() else None,
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
+            tracer=_tracer(status),
         )
+
+    def tracer_of_a_thread(self) -> wire.Tracer | None:
+        """Who traces one of its threads: `strace -p THREAD` leaves the others alone."""
+        tracers = (_tracer(_status(f"{self.pid}/task/{tid}")) for tid in _tasks(self.pid))
+        return next((tracer for tracer in tracers if tracer is not None), None)
+
+
+def _tracer(status: dict[str, str]) -> wire.Tracer | None:
+    """Who traces a task, but for the py-spy of a WorkerServer. One of another PID namespace is not
+    seen: the kernel says 0.
+    """
+    pid = int(status.get("TracerPid") or 0)
+    tracer = _status(pid) if pid else {}
+    if not tracer:
+        return None
+    try:
+        parent = Path(f"/proc/{tracer['PPid']}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        parent = []
+    return None if _SIDECAR in parent else wire.Tracer(pid, tracer["Name"])
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return sorted(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
 
 
 def _open(pid: int, start_ticks: int) -> int:
@@ -134,7 +168,7 @@ def _open(pid: int, start_ticks: int) -> int:
     return fd
 
 
-def _status(pid: int) -> dict[str, str]:
+def _status(pid: int | str) -> dict[str, str]:
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
