@@ -134,6 +134,18 @@ def current() -> Recorder | None:
     return _recorder
 
 
+def begin_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
+    """From now on this thread waits for others."""
+    if _recorder is not None:
+        _recorder.page.begin_wait(kind)
+
+
+def end_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
+    """Not any more."""
+    if _recorder is not None:
+        _recorder.page.end_wait(kind)
+
+
 def leave_to(kind: type, folder: str) -> None:
     """Groups of this kind record themselves; frames of files in this folder are no call sites."""
     global _recorded_elsewhere, _plumbing_folders  # noqa: PLW0603
@@ -180,15 +192,20 @@ def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
         entered = None if inside.depth else recorder.enter(places, args, kwargs)
         if entered is None:
             return original(*args, **kwargs)
+        row, ticket, seq, is_async = entered
         try:
             inside.depth = 1  # in here: an interrupt must not leave it set
+            if not is_async:
+                recorder.page.begin_wait(layout.WAIT_COLLECTIVE)
             result = original(*args, **kwargs)
         except BaseException as exc:
             inside.depth = 0
             Entry(recorder, *entered).complete(exc)
             raise
-        inside.depth = 0
-        row, ticket, seq, is_async = entered
+        finally:
+            inside.depth = 0
+            if not is_async:
+                recorder.page.end_wait(layout.WAIT_COLLECTIVE)
         if is_async and result is not None:
             return recorder.watch(result, Entry(recorder, *entered))
         try:
@@ -307,10 +324,13 @@ class WatchedWork(dist.Work):
         """As the work's own; the entry is left when it returns."""
         self._entry.hold()
         try:
+            begin_wait()
             result = self._work.wait(*args, **kwargs)
         except BaseException as exc:
             self._entry.complete(exc)
             raise
+        finally:
+            end_wait()
         self._entry.complete(None)
         return result
 

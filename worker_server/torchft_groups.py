@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Final
 
 import torch
@@ -78,6 +79,13 @@ _DELEGATES: Final = frozenset({("ManagedProcessGroup", "allreduce")})
 """Calls `Manager.allreduce`, where the quorum is waited for before anything is sent."""
 
 
+class Vote(Enum):
+    """How far `should_commit` is."""
+
+    AHEAD = auto()  # the quorum may not be there
+    NOW = auto()
+
+
 class Scene(threading.local):
     """What this thread does inside of torchft."""
 
@@ -88,6 +96,8 @@ class Scene(threading.local):
     """What TorchFT did not let the caller see while it waited."""
     background = False
     """The thread is torchft's own: what it waits for holds up no training loop."""
+    vote: Vote | None = None
+    """In `should_commit`, and how far."""
 
 
 scene = Scene()
@@ -363,12 +373,16 @@ def wrap_wait(
         scene.waiting = True
         error: BaseException | None = None
         try:
+            if blocks:
+                collectives.begin_wait()
             return original(self, *args, **kwargs)
         except BaseException as exc:
             error = exc
             raise
         finally:
             scene.waiting = False
+            if blocks:
+                collectives.end_wait()
             error, scene.swallowed = error or scene.swallowed, None
             for entry in entries:
                 entry.complete(error)

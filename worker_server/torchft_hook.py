@@ -3,8 +3,17 @@
 Every Manager that is made is observed; its `start_quorum` begins a step and its `should_commit`
 ends one, unless the training loop itself reports (`voice` decides). Plain attributes are read, and
 no method is called that waits. Wrappers keep signatures; a name that this version of torchft does
-not have is left out; whatever goes wrong in here ends in one warning. What is timed, and how, is in
-`torchft_times`.
+not have is left out, and said once where it is one that matters; whatever goes wrong in here ends
+in one warning. What is timed, and how, is in `torchft_times`.
+
+What the training thread waits in: `quorum` while it is inside of `Manager.wait_quorum`, which all
+that needs a quorum goes through, or in a `start_quorum` that finds the former quorum not done;
+`commit` inside of `should_commit` once the quorum is there; nothing else in these two, for they
+apply loaded states and synchronize with a device. Of works, `wait()` counts: torchft 0.2.0's DDP
+waits in its communication hook, so that is seen, whether backward runs the hook in the training
+thread (CPU) or in one of autograd's. Not seen is what waits in C++ alone: torch's own DDP within
+the group, a hook that returns a future without having waited for it, and, where `wait()` only
+orders streams (NCCL), whatever synchronizes with the device first.
 """
 
 from __future__ import annotations
@@ -14,8 +23,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from worker_server import torchft_groups, torchft_times
+from worker_server import collectives, torchft_groups, torchft_times
 from worker_server.complaint import complain
+from worker_server.page import layout
 from worker_server.reporter import Reporter, Source
 from worker_server.torch_hook import when_imported
 from worker_server.torchft_groups import scene
@@ -76,8 +86,18 @@ def _configured(group: Any, values: dict[str, Any]) -> None:
 def _patch_manager(module: Any) -> None:
     manager = module.Manager
     wrap(manager, "__init__", _observed_init)
-    wrap(manager, "start_quorum", _reported_start)
-    wrap(manager, "should_commit", _reported_commit)
+    waits = {
+        "start_quorum": _reported_start,
+        "wait_quorum": _awaited_quorum,
+        "should_commit": _reported_commit,
+    }
+    unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
+    if unknown:
+        complain(
+            f"lightkeeper does not know this TorchFT: its Manager has no {', '.join(unknown)}, so "
+            "steps and waits are not seen there",
+            stacklevel=6,
+        )
     wrap(manager, "_async_quorum", _timed_quorum)
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
@@ -101,14 +121,38 @@ def _observed_init(original: Callable[..., Any]) -> Callable[..., Any]:
 def _observe(manager: Any) -> None:
     if _reporter is not None:
         _reporter.observe_manager(manager)
+        _reporter.page.tell_waits()
 
 
 def _reported_start(original: Callable[..., Any]) -> Callable[..., Any]:
     def start_quorum(self: Any, *args: Any, **kwargs: Any) -> Any:
         safely(_begin, self)
-        return original(self, *args, **kwargs)
+        former = getattr(self, "_quorum_future", None)
+        if former is None or former.done() or not _speaks(self):
+            return original(self, *args, **kwargs)
+        try:
+            collectives.begin_wait(layout.WAIT_QUORUM)
+            return original(self, *args, **kwargs)
+        finally:
+            collectives.end_wait(layout.WAIT_QUORUM)
 
     return start_quorum
+
+
+def _awaited_quorum(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wait_quorum(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _speaks(self):
+            return original(self, *args, **kwargs)
+        try:
+            collectives.begin_wait(layout.WAIT_QUORUM)
+            return original(self, *args, **kwargs)
+        finally:
+            collectives.end_wait(layout.WAIT_QUORUM)
+            if scene.vote is torchft_groups.Vote.AHEAD:
+                scene.vote = torchft_groups.Vote.NOW
+                collectives.begin_wait(layout.WAIT_COMMIT)
+
+    return wait_quorum
 
 
 def _begin(manager: Any) -> None:
@@ -120,10 +164,14 @@ def _begin(manager: Any) -> None:
 def _reported_commit(original: Callable[..., Any]) -> Callable[..., Any]:
     def should_commit(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
+            scene.vote = torchft_groups.Vote.AHEAD if _speaks(self) else None
             committed = original(self, *args, **kwargs)
         except BaseException:
             safely(_end, self, False)
             raise
+        finally:
+            scene.vote = None
+            collectives.end_wait(layout.WAIT_COMMIT)
         safely(_end, self, committed)
         return committed
 

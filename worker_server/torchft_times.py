@@ -96,13 +96,14 @@ def safely(act: Callable[..., None], *args: Any) -> None:
             recorder.disable(exc)
 
 
-def wrap(cls: type, name: str, make: Callable[[Method], Method]) -> None:
-    """Replace a method where the class itself defines it."""
+def wrap(cls: type, name: str, make: Callable[[Method], Method]) -> bool:
+    """Replace a method where the class itself defines it, and say whether it does."""
     original = cls.__dict__.get(name)
     if callable(original) and not hasattr(original, _WRAPPED):
         wrapper = functools.wraps(original)(make(original))
         setattr(wrapper, _WRAPPED, True)
         setattr(cls, name, wrapper)
+    return callable(original)
 
 
 # -- process groups -------------------------------------------------------------------------------

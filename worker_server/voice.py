@@ -264,6 +264,7 @@ class Voice:
             self._floor.steps._steps_thread = _LOST
         self._steps_thread = get_ident()
         self._floor.steps = self
+        self._page.trains_here()
         return self._publish()
 
     def _take_phases(self) -> bool:
@@ -272,6 +273,7 @@ class Voice:
         former = self._floor.phases
         self._phases_thread = get_ident()
         self._floor.phases = self
+        self._page.trains_here()
         if former is not None:
             former._phases_thread = _LOST
             self._outer.clear()

@@ -243,6 +243,7 @@ def test_an_interrupt_anywhere_in_the_recording_leaves_the_next_call_on_record(
     while interrupted_at(nth, call):
         dist.barrier()
         assert ring()[-1].op == "barrier", f"after an interrupt in call {nth}"
+        assert not reporter.page._waits, f"after an interrupt in call {nth}"
         nth += 1
     assert nth > 3
 

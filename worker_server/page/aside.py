@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Sequence
+from threading import get_ident
 from time import monotonic_ns
 
 from worker_server.page import layout
@@ -30,6 +31,12 @@ class AsideWriter:
         self._times = [[0] * (layout.TIME_LAST_WORD - 1) for _ in range(layout.MAX_TIMES)]
         self._spoilt_stamp = 0
         self._prints_stamp = 0
+        self._trains = threading.main_thread().ident
+        self._waits_stamp = 0
+        self._waits: list[int] = []
+        """What the training thread waits in, innermost last."""
+        self._waits_since = 0
+        self._waited = 0
 
     def _attach_buffer(self, buffer: mmap.mmap | bytearray) -> None:
         self._buffer = buffer
@@ -122,6 +129,56 @@ class AsideWriter:
             for n, value in enumerate((lane, lineage, *flat, stamp), 1):
                 self._words[word + n] = value
 
+    # -- what the training thread waits in ------------------------------------------------------
+
+    def trains_here(self) -> None:
+        """From now on this thread is the one that trains; before, the main thread is."""
+        with self._lock:
+            if self._trains != get_ident():
+                self._trains = get_ident()
+                self._waits.clear()
+
+    def tell_waits(self) -> None:
+        """Let "waited for 0 s" be told from now on: quorums are seen here."""
+        with self._lock:
+            self._write_waits(monotonic_ns())
+
+    def begin_wait(self, kind: int) -> None:
+        """Say that the training thread waits for others now; of nested waits the union counts."""
+        if self._trains != get_ident() and not _serves_training():
+            return
+        with self._lock:
+            now = monotonic_ns()
+            if self._waits:
+                self._waited += now - self._waits_since
+            self._waits.append(kind)
+            if kind or len(self._waits) > 1:
+                self._write_waits(now)
+            else:  # shows nowhere before it is over
+                self._waits_since = now
+
+    def end_wait(self, kind: int) -> None:
+        """End the waits of this kind and what began within: an interrupt may have left one."""
+        if not self._waits or (self._trains != get_ident() and not _serves_training()):
+            return
+        with self._lock:
+            if kind not in self._waits:
+                return
+            now = monotonic_ns()
+            self._waited += now - self._waits_since
+            del self._waits[self._waits.index(kind) :]
+            self._write_waits(now)
+
+    def _write_waits(self, now: int) -> None:
+        self._waits_stamp = stamp = self._waits_stamp + 1
+        self._waits_since = now
+        words, word = self._words, layout.WAITS_WORD + (stamp & 1) * layout.WAITS_SLOT_WORDS
+        words[word] = stamp
+        words[word + 1] = self._waits[-1] if self._waits else 0
+        words[word + 2] = now
+        words[word + 3] = self._waited
+        words[word + 4] = stamp
+
     # -- tags and counters ------------------------------------------------------------------
 
     def tag_id(self, name: str) -> int | None:
@@ -173,3 +230,10 @@ class AsideWriter:
                 self._words[count_word] = number + 1
                 known[blob] = number
         return number
+
+
+def _serves_training() -> bool:
+    """Whether this thread is none of Python's: autograd runs hooks in threads of its own, while
+    the training thread waits for them in `backward`.
+    """
+    return isinstance(threading.current_thread(), threading._DummyThread)

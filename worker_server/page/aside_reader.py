@@ -10,6 +10,8 @@ from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.mapped import NS, MappedPage
 
+_WAITS = {layout.WAIT_QUORUM: wire.WAIT_QUORUM, layout.WAIT_COMMIT: wire.WAIT_COMMIT}
+
 
 class AsideReader(MappedPage):
     """Notes, times, tags, counters, and who reports."""
@@ -90,6 +92,23 @@ class AsideReader(MappedPage):
         found = zip(body[2::3], body[3::3], body[4::3], strict=True)
         rows = [row for row in found if row[0] != layout.NONE]
         return wire.Prints(body[0], body[1], tuple(rows)) if stamp and rows else None
+
+    def waits(self, now_ns: int) -> tuple[str | None, float | None, float | None]:
+        """`waits_in`, `waits_s` and `waited_s` of `wire.StepState`."""
+
+        def load(slot: int) -> tuple[int, tuple[int, ...], int]:
+            word = layout.WAITS_WORD + slot * layout.WAITS_SLOT_WORDS
+            last = self._words[word + layout.WAITS_LAST_WORD]
+            body = tuple(self._words[word + 1 : word + layout.WAITS_LAST_WORD])
+            return last, body, self._words[word]
+
+        stamp, body = self._newest(load) or (0, ())
+        if not stamp:
+            return None, None, None
+        kind, since, waited = body
+        name = _WAITS.get(kind)
+        age_s = None if name is None else max(0, now_ns - since) * NS
+        return name, age_s, max(0, waited) * NS
 
     def tags(self) -> tuple[str, ...]:
         """What the rank does over and above its phase."""

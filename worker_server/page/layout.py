@@ -4,11 +4,12 @@ All numbers are native 8-byte words at 8-byte offsets, so that the kernel and bo
 see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host
 share. How several words are read together:
 
-- *Phase*, *begun*, *step*, *spoilt*, *prints*, every *note* and every *time* have two slots each
-  and write number n goes to slot n % 2. A slot carries n before its body and n again after it. The
-  writer stores the first stamp, the body, the last stamp; the reader loads the last stamp, the
-  body, the first stamp, and the slot is whole when the two agree. A writer that is stopped or
-  killed in the middle of a write leaves the former slot whole: a reader always finds one.
+- *Phase*, *begun*, *step*, *spoilt*, *prints*, *waits*, every *note* and every *time* have two
+  slots each and write number n goes to slot n % 2. A slot carries n before its body and n again
+  after it. The writer stores the first stamp, the body, the last stamp; the reader loads the last
+  stamp, the body, the first stamp, and the slot is whole when the two agree. A writer that is
+  stopped or killed in the middle of a write leaves the former slot whole: a reader always finds
+  one.
 - A *ring slot* carries its ticket in the same way. Its exit words are stored later, each whole.
 - A slot of the *steps ring* carries the number of its attempt in the same way, before and after.
   Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
@@ -26,7 +27,7 @@ import struct
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 4
+VERSION: Final = 5
 WORD: Final = 8
 
 NONE: Final = -(2**62)
@@ -137,6 +138,17 @@ PRINTS_WORD: Final = 6656 // WORD
 PRINTS_SLOT_WORDS: Final = 16
 """first stamp, lane, lineage; step, value and part of each, newest last; the last stamp."""
 PRINTS_LAST_WORD: Final = 3 + 3 * PRINTS_KEPT
+
+# -- what the training thread waits in -------------------------------------------------------------
+WAIT_COLLECTIVE: Final = 0
+"""For a collective: the heads say for which."""
+WAIT_QUORUM: Final = 1
+WAIT_COMMIT: Final = 2
+WAITS_WORD: Final = 6912 // WORD
+WAITS_SLOT_WORDS: Final = 8
+WAITS_LAST_WORD: Final = 4
+"""first stamp, what it waits in (0: nothing that is told here), since, nanoseconds waited before,
+last stamp."""
 
 # -- process groups -------------------------------------------------------------------------
 MAX_GROUPS: Final = 64

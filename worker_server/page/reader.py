@@ -76,6 +76,7 @@ class PageReader(AsideReader):
          tokens, loss_kind, committed_step, failures, loss) = row  # fmt: skip
         if begun > attempt:
             step, attempt = begun_step, begun
+        waits_in, waits_s, waited_s = self.waits(now_ns)
         return wire.StepState(
             step=step,
             attempt=attempt,
@@ -104,6 +105,9 @@ class PageReader(AsideReader):
             spoilt=self.spoilt(now_ns),
             prints=self.prints(),
             times={name: took for name, took in self.times().items() if name in wire.TIMES},
+            waits_in=waits_in,
+            waits_s=waits_s,
+            waited_s=waited_s,
         )
 
     def _phases_begun(self) -> tuple[int, int]:
