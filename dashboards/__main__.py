@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import bundle, committed, pushing, render, sketch
+from dashboards import bundle, committed, pushing, render
 
 _EPILOG = """\
 examples:
@@ -41,9 +41,6 @@ def parser() -> argparse.ArgumentParser:
     out = commands.add_parser("export", help="write them, and provisioning files, into a folder")
     out.add_argument("folder", type=Path, metavar="DIR")
     out.add_argument("--monitor-url", metavar="URL", help="where browsers reach the monitor")
-    sketch.add_arguments(
-        commands.add_parser("sketch", help="plain HTML of layout and data, from a Prometheus")
-    )
     commands.add_parser("check", help="is the committed JSON what the Python says?")
     commands.add_parser("render", help="write the committed JSON anew from the Python")
     return top
@@ -71,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return bundle.show(as_json=args.format == "json")
             case "export":
                 return bundle.export(args.folder, args.monitor_url)
-            case "sketch":
-                return sketch.sketch(args)
             case command:
                 return _render(write=command == "render")
     except (committed.CommittedError, OSError) as error:

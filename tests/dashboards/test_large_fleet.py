@@ -5,7 +5,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dashboards.__main__ import main
 from tests.dashboards.boards import PATHS, asking, filled, load
 from tests.dashboards.crowd import monitor_page, ranks_page
 from tests.dashboards.live import TOOL, ask_all
@@ -72,7 +71,7 @@ def columns_without_data(prom):
     return found
 
 
-def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pages, tmp_path):
+def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pages):
     if not TOOL.exists():
         pytest.skip(f"{TOOL} is not here")
     with prometheus(CONFIG.format(at=pages)) as prom:
@@ -83,8 +82,6 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pag
         )
         asked = ask_all(prom.url, span="1m", may_be_empty=".*")
         lacking = columns_without_data(prom)
-        where = ["--prometheus", prom.url, "--out", str(tmp_path), "--minutes", "1"]
-        assert main(["sketch", *where, "--scrape-interval", "2"]) == 0
 
     assert lacking == {}
     drawn = {one.name: one.series for one in asked if one.kind != "variable"}
@@ -98,7 +95,3 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pag
     ):
         assert drawn[name] == SHOWN_AT_FIRST
     assert sum(count == 0 for count in drawn.values()) < len(drawn) / 4
-
-    sketched = {path.stem: path.read_text() for path in tmp_path.glob("*.html")}
-    assert sorted(sketched) == [f"lightkeeper-{path.stem}" for path in PATHS]
-    assert all("Not Grafana" in text for text in sketched.values())
