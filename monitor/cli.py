@@ -29,7 +29,6 @@ examples:
   lightkeeper dashboards list                              what there is for Grafana
 
 every command explains itself: lightkeeper COMMAND --help
-words complete themselves: lightkeeper completion --help
 """
 _PROCESSES: Final = {"demo": "trainer.demo", "dashboards": "dashboards"}
 """Processes of their own: the monitor imports neither the trainer nor the dashboards."""
@@ -81,29 +80,13 @@ def _add_gate(add: _Adding) -> None:
     )
 
 
-def _add_completion(add: _Adding) -> None:
-    from monitor.commands import completion  # noqa: PLC0415
-
-    add(
-        "completion",
-        "what bash, zsh or tcsh need to complete these words",
-        completion.EXAMPLES,
-        completion.add_arguments,
-        functools.partial(completion.run, build_parser),
-    )
-
-
-_ALONE: Final = {"gate": _add_gate, "completion": _add_completion}
-"""Commands that do not wait for what the others import, three times as much as their own: while a
-gate starts again nobody stands by for its worker, and a shell asks for names at a prompt."""
-
-
 def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    alone = _ALONE.get(words[0]) if words else None
-    if alone is None:
+    """The gate does not wait for what the others import, three times as much as its own: while it
+    starts again nobody stands by for its worker."""
+    if words[:1] != ["gate"]:
         return build_parser()
     parser, add = _top()
-    alone(add)
+    _add_gate(add)
     return parser
 
 
@@ -236,7 +219,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add.elsewhere("dashboards", "Grafana's dashboards: list them, push them, write them as files")
     add.elsewhere("demo", "a whole job on this machine, with faults")
-    _add_completion(add)
     return parser
 
 

@@ -33,7 +33,6 @@ TOGETHER: Final = {
     ),
     "pages": ("tests/page/",),  # a browser
     # each of these files has processes, or what one has made, that its tests share
-    "completion": ("tests/monitor/terminal/test_completion.py",),
     "ddp": ("tests/examples/test_ddp.py",),
     "endings": ("tests/worker_server/test_with_torch.py",),
     "fates": ("tests/worker_server/test_matrix.py",),

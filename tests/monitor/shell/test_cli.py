@@ -245,7 +245,6 @@ def test_a_url_that_is_none_is_one_line(url: str, capsys: pytest.CaptureFixture[
         "hosts",
         "incidents",
         "quarantine",
-        "completion",
     ],
 )
 def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
