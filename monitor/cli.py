@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -82,7 +81,8 @@ def _add_gate(add: _Adding) -> None:
 
 def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     """The gate does not wait for what the others import, three times as much as its own: while it
-    starts again nobody stands by for its worker."""
+    starts again nobody stands by for its worker.
+    """
     if words[:1] != ["gate"]:
         return build_parser()
     parser, add = _top()

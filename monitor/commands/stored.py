@@ -23,7 +23,7 @@ from monitor.view import SCHEMA, View, case_of, incident_json
 
 
 class Stored:
-    """What a store holds. Nothing is written to it but, from an older version, its new columns.
+    """What a store holds. Nothing is written to it.
 
     Raises:
         CommandError: there is none, or it cannot be read.

@@ -1,4 +1,4 @@
-"""The tables, schema 2. What changed since schema 1 is in `migrate`.
+"""The tables, schema 2.
 
 Decisions have a state, an author, an epoch and what came of them; `lease` says which monitor acts.
 A decision and its eviction share their key: incident and time.
@@ -53,17 +53,6 @@ EVICTIONS: Final = Table(
     Column("asked_s", Double, primary_key=True),
     Column("body", Text, nullable=False),
 )
-QUARANTINE: Final = Table(
-    "quarantine",
-    METADATA,
-    Column("host", Text, primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("author", Text, nullable=False),
-    Column("since_s", Double, nullable=False),
-    Column("until_s", Double),
-    Column("incident_id", Text),
-)
-"""Of schema 1, which knew hosts only: `migrate` empties it into the next one."""
 QUARANTINE_ENTRIES: Final = Table(
     "quarantine_entries",
     METADATA,

@@ -170,19 +170,6 @@ def test_what_was_dropped_stays_dropped(tmp_path: Path) -> None:
     assert remembered.quarantine_events == ()
 
 
-def test_hosts_that_an_older_lightkeeper_had_quarantined_stay_out(tmp_path: Path) -> None:
-    Store(tmp_path / "m.db").close()
-    with sqlite3.connect(tmp_path / "m.db") as db:
-        db.execute("INSERT INTO quarantine VALUES ('node9', 'ECC', 'a person', 7.0, NULL, 'inc-9')")
-    db.close()
-    was = QuarantineEntry("node9", "ECC", "a person", 7.0, None, IncidentId("inc-9"))
-    assert reopened(tmp_path / "m.db").quarantine == (was,)
-    store = Store(tmp_path / "m.db")
-    store.drop_quarantine(Scope.HOST, "node9")
-    store.close()
-    assert reopened(tmp_path / "m.db").quarantine == ()
-
-
 def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
     fill(store)

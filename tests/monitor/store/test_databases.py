@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from monitor.lease import Lease, LeaseTable
 from monitor.names import RankName
 from monitor.store import Fence, Scope, Store, StoreError, parse_place
 from tests.monitor.shell.fakes import wait_until
-from tests.monitor.shell.test_store import ENTRY, EVERYTHING, GROUP_ENTRY, fill, incident
+from tests.monitor.shell.test_store import EVERYTHING, GROUP_ENTRY, fill, incident
 from tests.monitor.store.postgres import PASSWORD, Cluster
 
 
@@ -117,86 +116,9 @@ def test_a_row_that_no_database_takes_does_not_hold_up_the_others(place: str) ->
     store.close()
 
 
-# -- schema 1 ------------------------------------------------------------------------------------
-
-SCHEMA_1 = """
-CREATE TABLE incidents (
-    id TEXT PRIMARY KEY, state TEXT NOT NULL, first_seen_s REAL NOT NULL, body TEXT NOT NULL);
-CREATE TABLE transitions (
-    incident_id TEXT, at_s REAL, to_state TEXT, reason TEXT NOT NULL,
-    PRIMARY KEY (incident_id, at_s, to_state));
-CREATE TABLE decisions (
-    incident_id TEXT, at_s REAL, action TEXT, guard TEXT, reason TEXT NOT NULL,
-    body TEXT NOT NULL, PRIMARY KEY (incident_id, at_s, action));
-CREATE TABLE evictions (
-    incident_id TEXT, asked_s REAL, body TEXT NOT NULL, PRIMARY KEY (incident_id, asked_s));
-CREATE TABLE quarantine (
-    host TEXT PRIMARY KEY, reason TEXT NOT NULL, author TEXT NOT NULL, since_s REAL NOT NULL,
-    until_s REAL, incident_id TEXT);
-CREATE TABLE targets (rank TEXT PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE notices (sink TEXT, key TEXT, body TEXT NOT NULL, PRIMARY KEY (sink, key));
-PRAGMA user_version = 1;
-"""
-
-
-def schema_1(path: Path) -> None:
-    """A store as lightkeeper wrote it before two monitors could share one."""
-    new = Store(path.with_name("new.db"))
-    fill(new)
-    new.close()
-    with sqlite3.connect(path) as db, sqlite3.connect(path.with_name("new.db")) as source:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(SCHEMA_1)
-        for table in ("incidents", "transitions", "evictions", "targets"):
-            for row in source.execute(f"SELECT * FROM {table}"):
-                db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
-        for row in source.execute(
-            "SELECT incident_id, at_s, action, guard, reason, body FROM decisions"
-        ):
-            db.execute("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?)", row)
-        db.execute(
-            "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?)",
-            ("node1", "hung", "lightkeeper", 103.0, 9999.0, "inc-1"),
-        )
-    db.close()
-    source.close()
-
-
-def test_a_store_of_schema_1_opens_and_loses_nothing(tmp_path: Path) -> None:
-    schema_1(tmp_path / "m.db")
-    store = Store(tmp_path / "m.db")
-    found = store.remembered()
-    assert (found.incidents, found.evictions, found.quarantine, found.targets) == (
-        EVERYTHING.incidents, EVERYTHING.evictions, (ENTRY,), EVERYTHING.targets,
-    )  # fmt: skip
-    assert [(row.action, str(row.state)) for row in found.decisions] == [
-        ("hold", "held"), ("evict", "carried_out"),
-    ]  # fmt: skip
-    store.save_switch("pause", "x")
-    store.close()
-    with sqlite3.connect(tmp_path / "m.db") as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
-    db.close()
-    store = Store(tmp_path / "m.db")
-    assert store.remembered().switches == {"pause": "x"}
-    store.close()
-
-
-def test_a_store_that_a_monitor_of_schema_1_uses_is_left_alone(tmp_path: Path) -> None:
-    import fcntl
-
-    schema_1(tmp_path / "m.db")
-    with (tmp_path / "m.db.lock").open("a+") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        with pytest.raises(StoreError, match="in use by a monitor of an earlier version"):
-            Store(tmp_path / "m.db")
-    Store(tmp_path / "m.db").close()
-
-
-def test_two_that_open_an_old_store_at_once_both_get_it(tmp_path: Path) -> None:
+def test_two_that_make_a_store_at_once_both_get_it(tmp_path: Path) -> None:
     import threading
 
-    schema_1(tmp_path / "m.db")
     problems = []
 
     def begin() -> None:
@@ -210,8 +132,7 @@ def test_two_that_open_an_old_store_at_once_both_get_it(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [p for p in problems if "earlier version" not in p] == []
-    Store(tmp_path / "m.db").close()
+    assert problems == []
 
 
 # -- PostgreSQL alone ----------------------------------------------------------------------------
