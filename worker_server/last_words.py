@@ -109,11 +109,25 @@ def _note(who: str, value: BaseException) -> None:
         return
     # never let an exception that cannot be printed end the beat, or the original hook
     with contextlib.suppress(Exception):
-        text = "".join(traceback.format_exception(value))
+        text = "".join(_qualified(value).format())
         if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
             text = "... cut\n" + text[-_MAX_TRACEBACK:]
         summary = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
         page.write_note(layout.NOTE_EXCEPTION, f"{who}\n{summary[:_MAX_MESSAGE]}\n{text}")
+
+
+def _qualified(value: BaseException) -> traceback.TracebackException:
+    """Its traceback, with classes: `Deadlock.log_step`, where the interpreter prints `log_step`."""
+    whole = traceback.TracebackException.from_exception(value)
+    queue: list[tuple[traceback.TracebackException | None, BaseException | None]] = [(whole, value)]
+    while queue:
+        told, exc = queue.pop()
+        if told is None or exc is None:
+            continue
+        for line, (frame, _) in zip(told.stack, traceback.walk_tb(exc.__traceback__), strict=False):
+            line.name = frame.f_code.co_qualname
+        queue += [(told.__cause__, exc.__cause__), (told.__context__, exc.__context__)]
+    return whole
 
 
 def _chain_thread_hook() -> None:

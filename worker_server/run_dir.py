@@ -75,30 +75,45 @@ class RankFiles:
         return self.page.with_suffix(".log")
 
     @property
+    def seen(self) -> Path:
+        """What its sidecar alone knows of the rank, for its neighbours' `/v1/host`."""
+        return self.page.with_suffix(".seen")
+
+    @property
     def crash(self) -> Path:
         """Python stacks at a fatal signal; empty until then."""
         return self.page.with_suffix(".crash")
 
     def write_endpoint(self, content: dict[str, Any]) -> None:
         """Publish the endpoint file; readers never see half of it."""
-        draft = self.endpoint.with_suffix(".json.draft")
-        draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        draft.replace(self.endpoint)
+        write_json(self.endpoint, content)
 
     def read_endpoint(self) -> dict[str, Any] | None:
         """What the sidecar published; None before that."""
-        try:
-            content = json.loads(self.endpoint.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return content if isinstance(content, dict) else None
+        return read_json(self.endpoint)
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
         traces = self.page.parent.glob(f"{glob.escape(self.page.stem)}.profile.*")
-        for path in (self.page, self.socket, self.endpoint, self.crash, *traces):
+        for path in (self.page, self.socket, self.endpoint, self.seen, self.crash, *traces):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a small file whole: readers never see half of it."""
+    draft = path.with_suffix(f"{path.suffix}.draft")
+    draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What such a file holds; None where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -173,9 +188,18 @@ def prepare(run_dir: Path) -> None:
 
 def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot; None when there is no such process."""
+    return _stat_field(pid, 19)
+
+
+def parent_of(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """The parent of a process; None when there is no such process."""
+    return _stat_field(pid, 1, proc)
+
+
+def _stat_field(pid: int, index: int, proc: Path = Path("/proc")) -> int | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return int(text.rpartition(")")[2].split()[19])
+        text = (proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+        return int(text.rpartition(")")[2].split()[index])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -21,6 +21,8 @@ _THREAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'
 )
 """By py-spy with what it does, by the rank itself without (`worker_server.frames`)."""
+_BEFORE: Final = re.compile(r" ([0-9]{1,9}\.[0-9]) s before the rank died\Z")
+"""How a WorkerServer heads what is left of a dead rank's: it is not where it died."""
 _FRAMES, _THREADS, _NAMED = 60, 24, 24
 _CROWDS: Final = 16
 _LINE: Final = 240
@@ -93,7 +95,9 @@ def _crowd(some: Sequence[tuple[Taken, list[_Thread]]], role: str, *, opened: bo
     first, threads = some[0]
     links = [rank_link(one.rank) for one, _ in some[:_NAMED]]
     main = _main(threads)
-    at = "" if main is None or not main.frames else main.frames[0]
+    at = "" if main is None or not main.frames else f" in {main.frames[0]}"
+    if at and (before := _BEFORE.search((first.text or "").partition("\n")[0])):
+        at = f"{at} (stack {before[1]} s before the death)"
     count = "" if len(some) == 1 else f"{counted(len(some), 'rank')}: "
     rest = [thread for thread in threads if thread is not main]
     old = _old(first.text or "")
@@ -104,7 +108,7 @@ def _crowd(some: Sequence[tuple[Taken, list[_Thread]]], role: str, *, opened: bo
             words("span", role, class_=f"chip {'bad' if role == 'culprit' else 'idle'}"), " ",
             escaped(count), element("b", listed([escaped(one.rank, 120) for one, _ in some[:3]],
                                                 len(some))),
-            words("span", f" in {at}" if at else "", class_="at"),
+            words("span", at, class_="at"),
         ),
         element("p", listed(links, len(some)), escaped(f" {old}"), class_="meta"),
         *(_frames(thread, thread is main) for thread in ([] if main is None else [main])),

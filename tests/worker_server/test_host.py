@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -15,8 +16,10 @@ from tests.waiting import wait_for
 from tests.worker_server.boxes import IDENTITY, PROCESS
 from worker_server import wire
 from worker_server.page import layout
+from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
 from worker_server.run_dir import RankFiles, start_ticks
+from worker_server.sidecar import seen
 from worker_server.sidecar.host import HostPort, HostView
 from worker_server.sidecar.listening import listening_socket
 
@@ -66,6 +69,27 @@ def other():
     process.kill()
     process.wait(10)
     process.stdin.close()
+
+
+def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, other):
+    alive, dead = host.add("rg_2", 0), host.add("rg_2", 1, pid=other.pid)
+    other.kill()
+    other.wait(10)
+    frame = wire.Frame("Deadlock.log_step", "train.py", 66)
+    witness = wire.Witness(frame, wire.Doing.LOCK, 3, 7.0, 1.0)
+    ending = wire.Ending("Exited with code 1.", "KeyError: 3", frame)
+    for files, report in (
+        (alive, wire.StateReport(PageReader(alive.page).identity, PROCESS, None, (), witness)),
+        (dead, wire.StateReport(PageReader(dead.page).identity, PROCESS, None, ending=ending)),
+    ):
+        seen.write(files.seen, report, time.monotonic() - 60.0)
+    told = [entry.report for entry in host.entries()]
+    assert 60.0 < told[0].witness.age_s - 1.0 < 600.0
+    assert (told[0].witness.frame, told[0].ending) == (frame, None)
+    assert (told[1].witness, told[1].ending) == (None, ending)
+    alive.seen.write_text('{"report": {"schema": 1}}')
+    dead.seen.write_text("half")
+    assert all(entry.report.witness is entry.report.ending is None for entry in host.entries())
 
 
 def test_every_rank_of_the_run_directory_is_there_in_order(host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -263,3 +264,88 @@ def test_a_stderr_that_has_not_changed_is_not_asked_for_again_of_its_file_system
     log.unlink()  # looking through the link fails from now on; on NFS it could wait for ever
     tail.look()
     assert tail.read()[0].text == "last\n"
+
+
+class Left:
+    """What one dead rank left: a page, a stderr, an error file."""
+
+    def __init__(self, folder):
+        self.page = PageWriter.create(folder / "a.page", identity(), 1)
+        self.stderr, self.error = folder / "err", folder / "error.json"
+        self.stderr.write_text("starting\n")
+        self.remains = Remains(
+            PageReader(folder / "a.page"), Self(), folder / "a.crash",
+            {"TORCHELASTIC_ERROR_FILE": str(self.error)},
+        )  # fmt: skip
+        self.remains._stderr = StderrTail(7, FakeProc(folder, self.stderr).root)
+        self.remains._stderr.look()
+
+    def ending(self, process):
+        self.remains.learn(process)
+        return self.remains.ending(process)
+
+
+@pytest.fixture
+def left(tmp_path):
+    return Left(tmp_path)
+
+
+def traceback_of(line, exception):
+    head = "Traceback (most recent call last):"
+    return f'{head}\n  File "/job/train.py", line {line}, in step\n    x\n{exception}\n'
+
+
+AT = {line: wire.Frame("step", "train.py", line) for line in (1, 2, 3)}
+
+
+def test_an_ending_prefers_the_exception_noted_to_the_file_and_the_file_to_stderr(left):
+    left.stderr.write_text(traceback_of(3, "KeyError: 3"))
+    assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "KeyError: 3", AT[3])
+    told = {"message": "OSError: 2", "extraInfo": {"py_callstack": traceback_of(2, "OSError: 2")}}
+    left.error.write_text(json.dumps({"message": told}))
+    assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "OSError: 2", AT[2])
+    noted = f"the main thread\nValueError: 1\n{traceback_of(1, 'ValueError: 1')}"
+    left.page.write_note(layout.NOTE_EXCEPTION, noted)
+    told = "Raised ValueError: 1 and exited with code 1."
+    assert left.ending(dead(1)) == wire.Ending(told, "ValueError: 1", AT[1])
+
+
+@pytest.mark.parametrize(
+    ("said", "process"),
+    [
+        (traceback_of(3, "KeyError: 3"), dead(0)),
+        (traceback_of(3, "KeyError: 3"), dead(None, "SIGKILL")),
+        (traceback_of(3, "KeyError: 3"), dead()),
+        (traceback_of(3, "KeyError: 3") + "went on\n" * 30, dead(1)),
+        (traceback_of(3, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
+         dead(1)),
+    ],
+    ids=["ended well", "killed", "nobody knows how", "survived it", "torchrun's"],
+)  # fmt: skip
+def test_a_traceback_on_stderr_that_ended_nothing_is_no_ending(left, said, process):
+    left.stderr.write_text(said)
+    assert left.ending(process).exception is None
+
+
+def test_a_stderr_that_another_rank_shares_is_nobodys(left, tmp_path):
+    left.stderr.write_text(traceback_of(3, "KeyError: 3"))
+    (tmp_path / "other").mkdir()
+    proc = FakeProc(tmp_path / "other", left.stderr)
+    proc.share(5, left.stderr)
+    (proc.root / "7" / "stat").write_text("7 (python) S 5 7 7 0")
+    alone = left.remains._stderr = StderrTail(7, proc.root)
+    alone.look()
+    assert left.ending(dead(1)).exception == "KeyError: 3"  # its launcher's too
+    proc.share(8, left.stderr)
+    shared = left.remains._stderr = StderrTail(7, proc.root)
+    shared.look()
+    assert left.ending(dead(1)).exception is None
+
+
+def test_an_ending_is_one_line_of_bounded_length(left):
+    message = "RuntimeError: " + "x" * 5000
+    noted = f"the main thread\n{message[:400]}\n{traceback_of(1, message)}"
+    left.page.write_note(layout.NOTE_EXCEPTION, noted)
+    ending = left.ending(dead(1))
+    assert len(ending.exception) == len(ending.sentence) == wire.LINE_MAX_CHARS
+    assert ending.frame == AT[1]

@@ -107,6 +107,15 @@ def test_the_last_words(pair, fate):
         assert "forward_of_the_culprit" in words.crash.text
 
 
+def test_the_ending(pair, fate):
+    ending = pair[1].state().ending
+    assert (ending is not None) is (fate in DEAD)
+    if fate == "exception":
+        assert ending.exception.startswith("ValueError: ")
+    if fate in ("exception", "segfault"):
+        assert ending.frame.file == "gloo_parent.py"
+
+
 def test_the_steps(pair, fate):
     status, text = pair[1].ask(wire.PATH_STEPS)
     assert status == 200, text

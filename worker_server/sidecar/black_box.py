@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from worker_server import run_dir, wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
-from worker_server.sidecar import known_stacks, merge
+from worker_server.sidecar import known_stacks, merge, seen
 from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError, SilentError
 from worker_server.sidecar.hang import HangWatch
 from worker_server.sidecar.last_words import Remains
@@ -74,6 +74,7 @@ class BlackBox:
         self._torch = torch
         self._stacks = stacks
         self._remains = Remains(page, process, files.crash, os.environ)
+        self._seen = files.seen
         self._profiles = Profiles(files.page, self.process)
         self._lock = threading.Lock()
         self._clock = ClockPairs()
@@ -107,7 +108,18 @@ class BlackBox:
             process=process,
             step=self._page.step_state(now_ns),
             heads=self._page.heads(now_ns),
+            ending=None if process.alive else self._remains.ending(process),
         )
+
+    def learn_ending(self) -> None:
+        """Find out how the rank ended; called once, after its death. May wait for a file server."""
+        self._remains.learn(self.process())
+        self._share()
+
+    def _share(self) -> None:
+        """Let the neighbours know what no page holds."""
+        with contextlib.suppress(OSError):  # no room: they know less
+            seen.write(self._seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: attempts after `since` that are over."""

@@ -20,6 +20,7 @@ from worker_server import run_dir, wire
 from worker_server.page import layout
 from worker_server.page.layout import PageError
 from worker_server.page.reader import PageReader
+from worker_server.sidecar import seen
 from worker_server.sidecar.process import GoneError, PidfdProcess
 
 _BEATS_S = 3.0
@@ -62,12 +63,13 @@ class _Neighbour:
                     f"run for {beat_age_s:.1f} s: ask its own WorkerServer"
                 )
             process = wire.Process(alive=True, state=None, interpreter_age_s=beat_age_s)
-        return wire.StateReport(
+        report = wire.StateReport(
             identity=self.identity,
             process=process,
             step=self._page.step_state(now_ns),
             heads=self._page.heads(now_ns),
         )
+        return seen.add(self._files.seen, report, time.monotonic())
 
     def url(self) -> str | None:
         """Of its own WorkerServer, as long as that lives."""

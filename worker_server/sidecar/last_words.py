@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,15 @@ from worker_server.page.reader import PageReader
 from worker_server.sidecar.ending import OomWatch
 from worker_server.sidecar.process import RankProcess
 from worker_server.sidecar.stderr import StderrTail
+from worker_server.sidecar.tracebacks import Raised, crashed, last_raised, terminated
 
 _MAX_FILE = 32 * 1024
+_LINES_AFTER = 24
+"""An exception that ended its process is among the last that it wrote; one that was logged and
+survived is not."""
+_LAUNCHER = "torch.distributed.elastic."
+"""Of torchrun's own, which may share the file."""
+_FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 _ENDED_BY_S = 60.0
 """An exception that nobody caught ends its process within this, or did not end it."""
 
@@ -36,6 +44,7 @@ class Remains:
         self._attached_s = time.time()
         self._stderr = StderrTail(process.pid)
         self._oom = OomWatch(process.pid)
+        self._raised: Raised | None = None
         if not process.wait_death(0):
             self.look()
 
@@ -67,20 +76,82 @@ class Remains:
         return wire.LastWords(
             identity=self._page.identity,
             process=process,
-            ended=how_it_ended(
-                process,
-                closed=self._page.closed,
-                exception=exception,
-                crash=crash,
-                sent=self._process.sent,
-                oom_kills=None if process.alive else self._oom.kills(),
-            ),
+            ended=self._ended(process, exception, crash),
             exception=exception[1] if exception else None,
             crash=crash,
             error_file=self._elastic(),
             stderr=stderr,
             stderr_error=stderr_error,
         )
+
+    def _ended(
+        self,
+        process: wire.Process,
+        exception: tuple[str, wire.Trace] | None,
+        crash: wire.Trace | None,
+    ) -> str:
+        return how_it_ended(
+            process,
+            closed=self._page.closed,
+            exception=exception,
+            crash=crash,
+            sent=self._process.sent,
+            oom_kills=None if process.alive else self._oom.kills(),
+        )
+
+    def ending(self, process: wire.Process) -> wire.Ending:
+        """In short, of a dead one, and at once: `learn` says when the files were read."""
+        exception = self.exception()
+        raised = self._raised or _noted(process, exception)
+        return wire.Ending(
+            _one_line(self._ended(process, exception, self.crash())),
+            raised.exception if raised else None,
+            raised.frame if raised else None,
+        )
+
+    def learn(self, process: wire.Process) -> None:
+        """Find the exception that ended a dead one; may wait for a file server."""
+        self._raised = (
+            _noted(process, self.exception())
+            or self._from_elastic(process)
+            or self._from_fatal(process)
+            or self._from_stderr(process)
+        )
+
+    def _from_elastic(self, process: wire.Process) -> Raised | None:
+        """What torchelastic's `record` writes when an exception ends its function."""
+        trace = self._elastic() if process.exit_code else None
+        try:
+            told = json.loads(trace.text)["message"] if trace else None
+            stack = told["extraInfo"]["py_callstack"] if told else ""
+            return last_raised(stack) or (
+                Raised(_one_line(told["message"]), None) if told else None
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _from_fatal(self, process: wire.Process) -> Raised | None:
+        if process.exit_signal not in _FATAL_SIGNALS:
+            return None
+        said, own = self._last_said(process), self.crash()
+        crash = crashed(own.text if own else said)
+        exception = terminated(said)
+        if exception is not None:
+            return Raised(exception, crash.frame if crash else None)
+        return crash
+
+    def _from_stderr(self, process: wire.Process) -> Raised | None:
+        raised = last_raised(self._last_said(process)) if process.exit_code else None
+        if raised is None or raised.lines_after > _LINES_AFTER:
+            return None
+        return None if raised.exception.startswith(_LAUNCHER) else raised
+
+    def _last_said(self, process: wire.Process) -> str:
+        """The tail of stderr, where it is the rank's alone and was written until the end."""
+        trace, _ = self._stderr.read()
+        if trace is None or trace.age_s is None or self._stderr.shared:
+            return ""
+        return trace.text if trace.age_s - (process.dead_age_s or 0.0) < _ENDED_BY_S else ""
 
     def _elastic(self) -> wire.Trace | None:
         if self._error_file is None:
@@ -154,6 +225,17 @@ def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> 
         return None
     lived_on_s = (trace.age_s or 0.0) - (process.dead_age_s or 0.0)
     return summary if lived_on_s < _ENDED_BY_S else None
+
+
+def _noted(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> Raised | None:
+    summary = _raised(process, exception)
+    if summary is None or exception is None or process.exit_code == 0:
+        return None
+    return last_raised(exception[1].text) or Raised(_one_line(summary), None)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[: wire.LINE_MAX_CHARS]
 
 
 def _first_line(trace: wire.Trace) -> str:

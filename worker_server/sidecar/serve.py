@@ -139,6 +139,7 @@ class _Linger:
             if self._box.closed and not told:
                 told = True
                 on_closed()
+        threading.Thread(target=self._box.learn_ending, name="ending", daemon=True).start()
         closed = self._box.closed
         if closed and not told:
             on_closed()

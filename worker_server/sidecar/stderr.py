@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from worker_server import wire
+from worker_server.run_dir import parent_of
 
 _LINES = 64
 _BYTES = 16 * 1024
@@ -30,6 +31,9 @@ class StderrTail:
         self._seen: tuple[str, str] | None = None
         self._path = ""
         self._sharers = 0
+        self.shared = False
+        """Whether others than its launchers wrote to the same file: then what it ends with may be
+        theirs."""
         self._problem = "it was not looked at while the rank lived"
 
     def look(self) -> None:
@@ -45,7 +49,9 @@ class StderrTail:
             self._path = seen[0]
             if stat.S_ISREG(facts.st_mode):
                 self._fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                self._sharers = self._count_sharers()
+                sharers = self._find_sharers()
+                self._sharers = len(sharers)
+                self.shared = bool(sharers - self._launchers())
             else:
                 kind = _kind(facts.st_mode, self._path)
                 self._problem = f"stderr is {kind}: what was written there is not kept; {_REMEDY}"
@@ -71,9 +77,9 @@ class StderrTail:
             os.close(self._fd)
         self._fd = self._inode = self._seen = None
 
-    def _count_sharers(self) -> int:
+    def _find_sharers(self) -> set[int]:
         """Other processes that write to the same file now, as far as we may look."""
-        count = 0
+        sharers = set()
         for entry in self._proc.iterdir():
             if not entry.name.isdecimal() or entry.name == str(self._pid):
                 continue
@@ -83,9 +89,18 @@ class StderrTail:
                 except OSError:  # gone, or not ours
                     continue
                 if (facts.st_dev, facts.st_ino) == self._inode:
-                    count += 1
+                    sharers.add(int(entry.name))
                     break
-        return count
+        return sharers
+
+    def _launchers(self) -> set[int]:
+        """Its parent, that one's parent, and so on."""
+        found: set[int] = set()
+        pid = parent_of(self._pid, self._proc)
+        while pid and pid not in found:
+            found.add(pid)
+            pid = parent_of(pid, self._proc)
+        return found
 
     def read(self) -> tuple[wire.Trace | None, str | None]:
         """The last lines, or why there are none."""

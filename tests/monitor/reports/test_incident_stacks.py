@@ -73,7 +73,7 @@ def test_stacks_from_a_dead_ranks_black_box_say_so() -> None:
     shown = text_of(by_moment({"firing": [Taken("a.0", of_the_dead(taken, 9.0))]}, ["a.0"]))
     head = "a.0 (py-spy for an earlier request, 12.5 s ago: 3.5 s before the rank died)"
     assert head in shown
-    assert "hold (fault.py:5)" in shown
+    assert "hold (fault.py:5) (stack 3.5 s before the death)" in shown
     assert "wait (dist.py:1)" not in shown, "older ones are in the bundle"
 
 
