@@ -22,9 +22,13 @@ HEALTH: Final[Mapping[str, str]] = {
     "unreachable": PURPLE,
     "dead": DARK_RED,
     "evicting": ORANGE,
+    "late": "light-yellow",
+    "slow": "dark-orange",
+    "corrupt": "semi-dark-red",
+    "traced": "dark-purple",
 }
-"""In the order of `lightkeeper_group_state`: 0 healthy ... 6 evicting."""
-_SIGNS: Final = ("●", "◐", "○", "▲", "◇", "✕", "▼")
+"""In the order of `lightkeeper_group_state`: 0 healthy ... 10 traced."""
+_SIGNS: Final = ("●", "◐", "○", "▲", "◇", "✕", "▼", "◔", "◆", "✖", "◉")
 GROUP_STATE: Final[Values] = {
     str(code): (f"{sign} {state}", colour)
     for code, (sign, (state, colour)) in enumerate(zip(_SIGNS, HEALTH.items(), strict=True))

@@ -29,7 +29,9 @@ def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severit
             return Severity.CRITICAL if verdict.victims else Severity.WARNING
         case Kind.STATE_CORRUPT if len(verdict.groups) > 1:
             return Severity.CRITICAL  # whoever was first, the job as a whole is being spoilt
-        case _:  # hangs, mismatches, deadlocks, spoilt state
+        case Kind.MISMATCH | Kind.DEADLOCK if verdict.stops:
+            return Severity.CRITICAL  # whoever is in it waits for ever, and names itself no victim
+        case _:  # hangs, spared mismatches, spoilt state
             if verdict.victims or verdict.confidence is Confidence.CERTAIN:
                 return Severity.CRITICAL
             unsure = verdict.confidence is Confidence.UNSURE

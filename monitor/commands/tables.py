@@ -13,17 +13,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from monitor.terminal.grid import Column, lines_of, text_of
+from monitor.terminal.grid import STYLES, Column, lines_of, text_of
 
 _STYLES: Final = {
-    "healthy": "green",
-    "waiting": "yellow",
-    "starting": "cyan",
-    "stalled": "bold red",
-    "dead": "bold red",
-    "unreachable": "magenta",
+    **STYLES,
     "firing": "bold red",
-    "evicting": "bold yellow",
     "pending": "yellow",
     "resolved": "green",
     "critical": "bold red",

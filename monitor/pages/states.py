@@ -29,15 +29,19 @@ LOOKS: Final = {
     "dead": Look("✕", "its process has ended"),
     "unreachable": Look("◇", "its WorkerServer gives no answer"),
     "stalled": Look("▲", "it stands still, and others wait for it"),
+    "corrupt": Look("✖", "its numbers are wrong"),
+    "traced": Look("◉", "a debugger or a profiler holds it: no fault of its own"),
+    "slow": Look("◆", "it holds the others up by its pace"),
     EVICTING: Look("▼", "its replica group is being put out"),
     "starting": Look("○", "not through its first commits yet; its usual pace is being learnt"),
+    "late": Look("◔", "no commit for much longer than usual; it is not known yet who holds it up"),
     "waiting": Look("◐", "it waits for others"),
     "healthy": Look("●", "it makes progress"),
     UNKNOWN: Look("□", "the Lighthouse knows it, and no rank of it has registered"),
 }
 """Worst first."""
 ORDER: Final = {state: rank for rank, state in enumerate(LOOKS)}
-SICK: Final = ("dead", "unreachable", "stalled")
+SICK: Final = ("dead", "unreachable", "stalled", "corrupt", "traced", "slow")
 """They need attention one by one."""
 
 

@@ -6,8 +6,16 @@ any rule of the detectors, the tracker or policy. Who observes and acts imports 
 """
 
 from monitor.pipeline.pipeline import Pipeline
-from monitor.pipeline.rank_health import RankHealth
+from monitor.pipeline.rank_health import WORST_FIRST, RankHealth
 from monitor.pipeline.result import Learned, TickResult
 from monitor.pipeline.roster import DETECTORS, Detector
 
-__all__ = ["DETECTORS", "Detector", "Learned", "Pipeline", "RankHealth", "TickResult"]
+__all__ = [
+    "DETECTORS",
+    "WORST_FIRST",
+    "Detector",
+    "Learned",
+    "Pipeline",
+    "RankHealth",
+    "TickResult",
+]

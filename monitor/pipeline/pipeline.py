@@ -138,7 +138,9 @@ class Pipeline:
             decisions=decisions,
             wants_records=wanted or (),
             wants_steps=self._history.wanted_steps(),
-            rank_health=rank_health(self._history, graph),
+            rank_health=rank_health(
+                self._history, graph, self._tracker.open(), self._tracker.blamed(self._history)
+            ),
             detector_failures=failures,
             detectors={
                 one.name: graph is not None and one.name not in failures for one in self._detectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,9 +12,6 @@ from monitor.names import GroupName, Host
 from monitor.policy.facts import Fleet, GroupView, PastEviction
 from monitor.policy.rules import Action, Policy
 
-BY_HAND = "evict it by hand (POST /v1/groups/GROUP/evict)"
-"""What always remains to a person."""
-
 
 @dataclass(frozen=True, slots=True)
 class Objection:
@@ -21,6 +19,7 @@ class Objection:
 
     reason: str
     release: str
+    """What a person can do, or what happens by itself, in whole sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,13 @@ class Case:
     fleet: Fleet
     incident: Incident
     group: GroupName
+
+    @property
+    def by_hand(self) -> str:
+        """What always remains to a person."""
+        first, *others = [shlex.quote(group) for group in self.incident.groups] or [self.group]
+        also = f" (or {', '.join(others[:3])})" if others else ""
+        return f"To evict it yourself: lightkeeper evict {first}{also}"
 
     @property
     def view(self) -> GroupView | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from monitor.detectors.verdict import Confidence, Kind
 from monitor.detectors.wording import listed, seconds
-from monitor.policy.case import BY_HAND, Case, Objection
+from monitor.policy.case import Case, Objection
 from monitor.policy.lessons import Lesson, cost, same_fault
 from monitor.policy.rules import Action
 
@@ -18,20 +18,20 @@ def unsure(case: Case) -> Objection | None:
         return None
     return Objection(
         f"cannot tell which of {listed(case.incident.culprits)} is to blame",
-        f"evidence that names the culprit; or {BY_HAND}",
+        f"It is evicted once the evidence names one. {case.by_hand}",
     )
 
 
 def spared(case: Case) -> Objection | None:
     """The verdict itself says why an eviction would not mend it."""
     why = case.incident.verdict.spare
-    return Objection(why, f"another verdict; or {BY_HAND}") if why else None
+    return Objection(why, f"An eviction would not mend it. {case.by_hand}") if why else None
 
 
 def already_gone(case: Case) -> Objection | None:
     """The group left by itself."""
     view, incident = case.view, case.incident
-    nothing = "nothing: there is nobody left to evict"
+    nothing = "Nothing is to be done: nobody is left to evict."
     if view is None:
         return Objection(f"{case.group} is registered no more", nothing)
     if (
@@ -50,7 +50,7 @@ def already_gone(case: Case) -> Objection | None:
         return None
     return Objection(
         f"every process of {case.group} is gone and its heartbeat has ended with them",
-        "a heartbeat of it that goes on: then the Lighthouse still counts it",
+        "Nothing is to be done: it is evicted if its heartbeat goes on after all.",
     )
 
 
@@ -64,7 +64,8 @@ def not_worth_it(case: Case) -> Objection | None:
     told = f", measured on {price.evictions}" if price.evictions else ""
     return Objection(
         f"it has cost less than an eviction would ({seconds(price.seconds)}{told})",
-        f"more than {seconds(price.seconds)} lost to it (eviction_cost_s until one was measured)",
+        f"It is evicted once it has cost more than {seconds(price.seconds)} (eviction_cost_s). "
+        f"{case.by_hand}",
     )
 
 
@@ -75,7 +76,8 @@ def wants_person(case: Case) -> Objection | None:
     kind, severity = case.incident.kind, case.incident.severity
     return Objection(
         f"the policy pages for {kind} of severity {severity} and never evicts",
-        f"another action for actions.{kind} in the policy file; or {BY_HAND}",
+        f"A person decides. {case.by_hand}. To let lightkeeper do it: change actions.{kind} in the "
+        "policy file",
     )
 
 
@@ -91,7 +93,7 @@ def crash_loop(case: Case) -> Objection | None:
     signature = incident.signature
     release = (
         f"{seconds(config.crash_loop_memory_s)} without it (crash_loop_memory_s), or a program "
-        f"that is mended and restarted under another signature; or {BY_HAND}"
+        f"that is mended and restarted under another signature. {case.by_hand}"
     )
     if len(elsewhere) >= config.program_bug_after:
         hosts = listed(sorted({host for one in elsewhere for host in one.hosts}))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from monitor.detectors.wording import listed, seconds
-from monitor.policy.case import BY_HAND, Case, Objection, hosts_of
+from monitor.policy.case import Case, Objection, hosts_of
 from monitor.policy.facts import PastEviction
 from monitor.policy.rules import Action
 from monitor.policy.windows import moment
@@ -20,7 +20,11 @@ HOUR_S: Final = 3600.0
 def self_doubt(case: Case) -> Objection | None:
     """The monitor is late, cut off, or cannot write."""
     why = case.fleet.doubt
-    return None if why is None else Objection(why, "clean ticks of this monitor")
+    return (
+        None
+        if why is None
+        else Objection(why, f"It goes on by itself once the monitor is well again. {case.by_hand}")
+    )
 
 
 def lighthouse_away(case: Case) -> Objection | None:
@@ -33,7 +37,7 @@ def lighthouse_away(case: Case) -> Objection | None:
         return None
     return Objection(
         f"cannot see the quorum: {why}" + (f"; {told}" if told else ""),
-        "a Lighthouse that answers",
+        "Start the Lighthouse again: it goes on by itself once it answers.",
     )
 
 
@@ -53,7 +57,8 @@ def breaker(case: Case) -> Objection | None:
         return None
     return Objection(
         f"{len(causes)} of {len(fleet.groups)} groups are accused at once, {allowed} at most",
-        f"at most {allowed} accused at once (breaker_share); or {BY_HAND}",
+        "Look at what they have in common: network, storage, a new version. It goes on by itself "
+        f"when at most {allowed} is accused (breaker_share). {case.by_hand}",
     )
 
 
@@ -67,7 +72,7 @@ def min_replicas(case: Case) -> Objection | None:
     source = "the Lighthouse's own --min_replicas" if told == least else "min_replicas"
     return Objection(
         f"{left} healthy groups would remain, at least {least} must ({source})",
-        f"{least} other groups healthy; or {BY_HAND}",
+        f"It is evicted once {least} other groups are healthy. {case.by_hand}",
     )
 
 
@@ -76,7 +81,9 @@ def in_flight(case: Case) -> Objection | None:
     going = case.fleet.in_flight
     if not going or case.shares_dead_host(going):
         return None
-    return Objection(f"{listed(going)} is being evicted", "the end of that eviction")
+    return Objection(
+        f"{listed(going)} is being evicted", "Its turn comes when that eviction is over."
+    )
 
 
 def budget(case: Case) -> Objection | None:
@@ -87,7 +94,7 @@ def budget(case: Case) -> Objection | None:
         return None
     return Objection(
         f"{limit} evictions an hour are used up",
-        f"{_free(recent, limit)} (budget_per_hour); or {BY_HAND}",
+        f"{_free(recent, limit)} (budget_per_hour). {case.by_hand}",
     )
 
 
@@ -99,7 +106,7 @@ def group_budget(case: Case) -> Objection | None:
         return None
     return Objection(
         f"{limit} evictions an hour of {case.group} are used up",
-        f"{_free(recent, limit)} (budget_per_group); or {BY_HAND}",
+        f"{_free(recent, limit)} (budget_per_group). {case.by_hand}",
     )
 
 
@@ -111,8 +118,8 @@ def _recent(case: Case, past: Iterable[PastEviction]) -> list[PastEviction]:
 def _free(recent: list[PastEviction], limit: int) -> str:
     """When there is room again."""
     if limit == 0:
-        return "a larger budget"
-    return f"{moment(recent[-limit].asked_s + HOUR_S)}"
+        return "It needs a larger budget"
+    return f"It goes on at {moment(recent[-limit].asked_s + HOUR_S)}"
 
 
 def cool_down(case: Case) -> Objection | None:
@@ -124,7 +131,7 @@ def cool_down(case: Case) -> Objection | None:
     last_s = max(one.asked_s for one in lately)
     return Objection(
         f"the last eviction is less than {seconds(wait_s)} ago",
-        f"{moment(last_s + wait_s)} (cool_down_s)",
+        f"It goes on at {moment(last_s + wait_s)} (cool_down_s). {case.by_hand}",
     )
 
 
@@ -136,7 +143,7 @@ def maintenance(case: Case) -> Objection | None:
     window, until_s = found
     return Objection(
         f"maintenance window '{window.name}': would evict {case.group}",
-        f"its end at {moment(until_s)}",
+        f"It goes on when the window ends, at {moment(until_s)}. {case.by_hand}",
     )
 
 
@@ -145,10 +152,10 @@ def paused(case: Case) -> Objection | None:
     pause = case.fleet.pause
     if pause is None:
         return None
-    ends = "" if pause.until_s is None else f", or {moment(pause.until_s)}"
+    ends = "" if pause.until_s is None else f"It goes on at {moment(pause.until_s)}. "
     return Objection(
         f"paused by {pause.author} ({pause.reason}): would evict {case.group}",
-        f"lightkeeper resume (DELETE /v1/pause){ends}",
+        f"{ends}To let it go on now: lightkeeper resume. {case.by_hand}",
     )
 
 
@@ -157,7 +164,8 @@ def observe(case: Case) -> Objection | None:
     if case.config.observe:
         return Objection(
             f"observe mode: would evict {case.group}",
-            "a start without --observe, or [policy] mode = 'act' and a reload",
+            "To let lightkeeper evict: start it without --observe, or set [policy] mode = 'act' "
+            f"and reload. {case.by_hand}",
         )
     if case.action is not Action.OBSERVE:
         return None
@@ -165,5 +173,5 @@ def observe(case: Case) -> Objection | None:
     return Objection(
         f"the policy only observes {kind} of severity {case.incident.severity}: "
         f"would evict {case.group}",
-        f"another action for actions.{kind} in the policy file",
+        f"To let lightkeeper evict: change actions.{kind} in the policy file. {case.by_hand}",
     )

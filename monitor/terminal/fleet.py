@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from monitor.pipeline import WORST_FIRST
 from monitor.reports.wording import clean
 
-HEALTHS: Final = ("dead", "unreachable", "stalled", "starting", "waiting", "healthy")
-"""Worst first."""
+HEALTHS: Final = tuple(str(one) for one in WORST_FIRST)
 _NAME: Final = 120
 
 

@@ -25,6 +25,10 @@ STYLES: Final = {
     "dead": "red",
     "unreachable": "magenta",
     "evicting": "bold yellow",
+    "late": "yellow",
+    "slow": "bold yellow",
+    "corrupt": "bold red",
+    "traced": "bold magenta",
 }
 """A health's colour; its word stands beside it."""
 

@@ -18,7 +18,7 @@ from monitor.names import (
     ReplicaId,
     group_of_replica,
 )
-from monitor.pipeline import RankHealth, TickResult
+from monitor.pipeline import WORST_FIRST, RankHealth, TickResult
 from monitor.policy.effective import Effective
 from monitor.quarantine.record import HostRecord
 from monitor.rank_seconds import Spent
@@ -36,15 +36,6 @@ from monitor.store import (
 from monitor.tempo import Tempo
 
 SCHEMA: Final = 1
-
-_WORST_FIRST: Final = (
-    RankHealth.DEAD,
-    RankHealth.UNREACHABLE,
-    RankHealth.STALLED,
-    RankHealth.STARTING,
-    RankHealth.WAITING,
-    RankHealth.HEALTHY,
-)
 
 
 class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
@@ -154,4 +145,4 @@ def _group(
 
 def _worst(healths: Iterable[RankHealth | None]) -> str:
     seen = set(healths)
-    return next((str(health) for health in _WORST_FIRST if health in seen), "unknown")
+    return next((str(health) for health in WORST_FIRST if health in seen), "unknown")

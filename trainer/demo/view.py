@@ -24,6 +24,10 @@ _COLOURS: Final = {
     "dead": "bold red",
     "unreachable": "magenta",
     "starting": "cyan",
+    "late": "yellow",
+    "slow": "red",
+    "corrupt": "red",
+    "traced": "magenta",
 }
 
 

@@ -1,7 +1,7 @@
 // The grid of groups or hosts: takes what has changed, filters, and is one stop of the tab key in
 // which arrow keys move.
 
-const STATES = ["dead", "unreachable", "stalled", "evicting", "starting", "waiting", "healthy", "unknown"];
+const STATES = ["dead", "unreachable", "stalled", "corrupt", "traced", "slow", "evicting", "starting", "late", "waiting", "healthy", "unknown"];
 
 export class Grid {
   constructor(list, place) {

@@ -172,8 +172,11 @@ def test_never_two_groups_at_once() -> None:
     first, other = decide(KeeperConfig(), fleet(), [second, incident()])
     assert isinstance(first, Evict)
     assert other == Hold(
-        IncidentId("two"), Guard.IN_FLIGHT, "rg_1 is being evicted", "the end of that eviction"
-    )
+        IncidentId("two"),
+        Guard.IN_FLIGHT,
+        "rg_1 is being evicted",
+        "Its turn comes when that eviction is over.",
+    )  # fmt: skip
 
 
 def test_observe_mode_speaks_last() -> None:
@@ -203,8 +206,8 @@ def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
     assert hold == Hold(
         IncidentId("one"), Guard.POLICY,
         "the policy pages for not_entered of severity warning and never evicts",
-        "another action for actions.not_entered in the policy file; or evict it by hand "
-        "(POST /v1/groups/GROUP/evict)",
+        "A person decides. To evict it yourself: lightkeeper evict rg_1. To let lightkeeper do it: "
+        "change actions.not_entered in the policy file",
     )  # fmt: skip
 
 
@@ -224,7 +227,8 @@ def test_nobody_is_evicted_within_a_maintenance_window() -> None:
     (hold,) = decide(KeeperConfig(), fleet(), [incident()], rules)
     assert (hold.guard, hold.reason, hold.release) == (
         Guard.MAINTENANCE, "maintenance window 'storage': would evict rg_1",
-        "its end at 1970-01-01T02:46:50Z",
+        ("It goes on when the window ends, at 1970-01-01T02:46:50Z. To evict it yourself: "
+        "lightkeeper evict rg_1"),
     )  # fmt: skip
     (evict,) = decide(KeeperConfig(), fleet(now_s=NOW_S + 10), [incident()], rules)
     assert isinstance(evict, Evict)

@@ -1,0 +1,64 @@
+"""How ranks look: the culprit is never healthy, and who waits is said to wait."""
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
+from monitor.severity import severity_of
+from monitor.snapshot import Observation, Snapshot
+from tests.monitor.fleet import Drive, SimFleet, at, hang, slow
+from worker_server.wire import StateReport, Tracer
+
+WATCH = KeeperConfig(observe=True)
+
+
+def traced(rank: str):
+    def alter(snapshot: Snapshot) -> Snapshot:
+        def one(seen: Observation) -> Observation:
+            if seen.rank != rank or not isinstance(seen.outcome, StateReport):
+                return seen
+            process = replace(seen.outcome.process, tracer=Tracer(4242, "gdb"))
+            return replace(seen, outcome=replace(seen.outcome, process=process))
+
+        return replace(snapshot, observations=tuple(map(one, snapshot.observations)))
+
+    return alter
+
+
+def test_the_culprit_of_a_firing_incident_is_never_healthy_and_its_victims_wait() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), WATCH).run(90)
+    incident = drive.incident("not_entered")
+    for result in drive.results:
+        if result.now_s < incident.milestones.firing_s:
+            continue
+        health = {str(rank): str(one) for rank, one in result.rank_health.items()}
+        assert health == {"rg_0.0": "waiting", "rg_1.0": "stalled", "rg_2.0": "waiting"}
+
+
+def test_a_straggler_that_is_found_is_slow() -> None:
+    drive = Drive(SimFleet(3, 1, [at(40, slow("rg_1.0", 3.0))]), WATCH).run(120)
+    assert [one.kind for one in drive.last.incidents if one.open] == [Kind.STRAGGLER]
+    assert drive.last.rank_health["rg_1.0"] == "slow"
+
+
+def test_who_is_traced_is_said_to_be_traced_and_not_stalled() -> None:
+    fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
+    drive = Drive(fleet, WATCH, alter=traced("rg_1.0")).run(40)
+    assert drive.last.rank_health["rg_1.0"] == "traced"
+
+
+def test_before_there_is_a_verdict_nobody_who_stands_is_called_healthy() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), WATCH).run(60)
+    still = [r for r in drive.results if 26 <= r.now_s - drive.results[0].now_s <= 60]
+    assert "healthy" not in {str(one) for result in still for one in result.rank_health.values()}
+
+
+@pytest.mark.parametrize("confidence", list(Confidence))
+@pytest.mark.parametrize("kind", [Kind.MISMATCH, Kind.DEADLOCK])
+def test_a_mismatch_in_which_all_stand_is_critical_however_sure(kind, confidence) -> None:
+    verdict = Verdict(kind, ("rg_0.0", "rg_0.1"), ("rg_0",), "they differ", confidence, 0.0)
+    assert severity_of(verdict) is Severity.CRITICAL
+    if kind is Kind.MISMATCH and confidence is not Confidence.CERTAIN:
+        assert severity_of(replace(verdict, spare="it hangs nobody")) is not Severity.CRITICAL
