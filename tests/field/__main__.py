@@ -1,0 +1,123 @@
+"""`python -m tests.field`: bugs as people write them, on real jobs; docs/field.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.campaign import results
+from tests.field import judge, page
+from tests.field.cases import CASES, Case
+from tests.field.runner import CaseError, run
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="tests.field", description=__doc__)
+    add = top.add_argument
+    add("--only", action="append", default=[], metavar="NAME", help="this case, or all whose name or family matches; repeatable")
+    add("--runs", type=int, default=3, metavar="N", help="runs of each case (3)")
+    add("--lanes", type=int, default=2, metavar="N", help="jobs at once (2, for two cores)")
+    add("--out", type=Path, default=Path("docs/field.jsonl"), metavar="FILE", help="records, one JSON object a line (docs/field.jsonl)")
+    add("--page", type=Path, default=Path("docs/field.md"), metavar="FILE", help="the page made of them (docs/field.md)")
+    add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
+    add("--again", action="append", default=[], metavar="VERDICT", help="with --resume: run again what got this verdict; repeatable")
+    add("--list", action="store_true", help="print the cases, and run nothing")
+    add("--page-only", action="store_true", help="judge the records again and write the page, run nothing")
+    add("--folder", type=Path, default=Path("/tmp/field"), help="where jobs keep logs and stores (/tmp/field)")
+    return top  # fmt: skip
+
+
+def chosen(only: Sequence[str]) -> list[Case]:
+    """Cases by exact name, else by pattern of name or family."""
+    if not only:
+        return list(CASES.values())
+    return [
+        case for case in CASES.values()
+        if any(case.name == word or (word not in CASES and re.search(word, f"{case.name} {case.family}")) for word in only)
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 when every run was made (whatever the monitor said), 1 when not."""
+    top = parser()
+    args = top.parse_args(arguments)
+    cases = chosen(args.only)
+    if args.list:
+        for case in cases:
+            print(f"{case.name:28} {case.groups}x{case.ranks} {case.script:8} {case.what}")
+        return 0
+    if args.page_only:
+        page.write(args.page, args.out)
+        return 0
+    if args.out.exists() and not args.resume:
+        top.error(f"{args.out} exists: --resume to go on with it, or name another --out")
+    done = {
+        line["key"] for line in results.read(args.out) if judge.judge(line)[0] not in (*args.again, "invalid")
+    }  # fmt: skip
+    left = [
+        (case, number) for number in range(args.runs) for case in cases
+        if f"{case.name}#{number}" not in done
+    ]  # fmt: skip
+    say(f"{len(left)} runs to make, {args.lanes} at once")
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    made = True
+    with ThreadPoolExecutor(args.lanes) as lanes:
+        try:
+            for ok in lanes.map(lambda one: _one(*one, args), left):
+                made &= ok
+        except KeyboardInterrupt:
+            _ENDING.set()
+            lanes.shutdown(cancel_futures=True)
+            made = False
+    page.write(args.page, args.out)
+    return 0 if made else 1
+
+
+_ENDING = threading.Event()
+
+
+def _one(case: Case, number: int, args: argparse.Namespace) -> bool:
+    if _ENDING.is_set():
+        return False
+    folder = args.folder / f"{case.name}-{number}-{int(time.time())}"
+    for attempt in range(2):
+        try:
+            record = run(case, number, folder.with_name(f"{folder.name}{'b' * attempt}"))
+        except CaseError as exc:
+            say(f"{case.name}#{number}: NOT MADE: {exc}")
+            continue
+        results.append(args.out, record)
+        say(line(record))
+        if record["verdict"] != judge.Verdict.INVALID:
+            return True
+    return False
+
+
+def line(record: dict[str, Any]) -> str:
+    """A record for the terminal."""
+    told = {True: "", False: ", CAUSE NOT SAID", None: ""}[judge.said(record)]
+    out = ", ".join(f"{group} {at_s} s" for group, at_s in record["evicted"].items())
+    return (
+        f"{record['key']}: {record['verdict'].upper()} {record['because']}{told}; firing "
+        f"{record['to_firing']}, evicted {out or '-'}, trains {record['to_commit']} ({record['took_s']} s)"
+    )
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("LIGHTKEEPER_COMMAND", "make field")
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""A job as people run it: Lighthouse, monitor, and a launch loop around torchrun for each group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.field.cases import Case
+from tests.ports import free_port
+from trainer.launch import MARK, marked
+
+SCRIPTS: Final = Path(__file__).with_name("scripts")
+_LOSS: Final = re.compile(r"\[(\d+)\] loss = (\S+), participants = (\d+)")
+_GRACE_S: Final = 10.0
+
+
+@dataclass
+class Process:
+    """One of /proc."""
+
+    pid: int
+    parent: int
+    state: str
+    command: str
+    environ: dict[str, str]
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is a WorkerServer."""
+        return "worker_server.sidecar" in self.command or "worker_server/sidecar" in self.command
+
+
+@dataclass
+class Tail:
+    """What a group printed: when it made which step."""
+
+    path: Path
+    at: int = 0
+    step: int = 0
+    steps: int = 0
+    """Lines of a step so far."""
+    participants: int = 0
+    moved_s: float = 0.0
+
+    def look(self, now_s: float) -> bool:
+        """Whether it has made a step since the last look."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.at)
+                data = file.read()
+        except OSError:
+            return False
+        whole = data[: data.rfind(b"\n") + 1]
+        self.at += len(whole)
+        lines = _LOSS.findall(whole.decode(errors="replace"))
+        if not lines:
+            return False
+        before = self.step
+        self.step, self.participants = int(lines[-1][0]), int(lines[-1][2])
+        self.steps += len(lines)
+        if self.step == before:
+            return False
+        self.moved_s = now_s
+        return True
+
+
+@dataclass
+class Fleet:
+    """Made by `start`; `stop` ends every process that any part of it has started."""
+
+    case: Case
+    folder: Path
+    mark: str = field(default_factory=lambda: f"field-{uuid.uuid4().hex[:12]}")
+    lighthouse_port: int = field(default_factory=free_port)
+    monitor_port: int = field(default_factory=free_port)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    tails: dict[str, Tail] = field(default_factory=dict)
+    _ports: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def monitor_url(self) -> str:
+        """Where the monitor is."""
+        return f"http://127.0.0.1:{self.monitor_port}"
+
+    @property
+    def lighthouse_url(self) -> str:
+        """Where the Lighthouse is."""
+        return f"http://127.0.0.1:{self.lighthouse_port}"
+
+    @property
+    def min_replicas(self) -> int:
+        """Of Lighthouse, scripts and monitor."""
+        return max(1, min(2, self.case.groups - 1))
+
+    # -- processes -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything but the groups that come late; returns at once."""
+        for name in ("logs", "run", "output"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "run").chmod(0o700)
+        token = self.folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_urlsafe(24))
+        os.mkfifo(self.folder / "dead")
+        bin_ = Path(sys.executable).parent
+        self._spawn(
+            "lighthouse",
+            [
+                str(bin_ / "torchft_lighthouse"),
+                "--bind", f"[::]:{self.lighthouse_port}", "--min_replicas", str(self.min_replicas),
+            ],
+        )  # fmt: skip
+        self._spawn(
+            "monitor",
+            [
+                str(bin_ / "lightkeeper"), "monitor",
+                "--lighthouse", self.lighthouse_url,
+                "--bind", f"127.0.0.1:{self.monitor_port}",
+                "--store", str(self.folder / "monitor.db"),
+                "--token-file", str(token),
+                "--min-replicas", str(self.min_replicas),
+                *self.case.monitor,
+            ],
+        )  # fmt: skip
+        for group in range(self.case.groups):
+            if group not in self.case.late:
+                self.start_group(str(group))
+
+    def start_group(self, group: str) -> None:
+        """One launch loop."""
+        port = self._ports.setdefault(group, free_port())
+        self.tails.setdefault(group, Tail(self.folder / "logs" / f"group-{group}.log"))
+        script = SCRIPTS / f"train_{self.case.script}.py"
+        extra = dict(self.case.env)
+        for key, value in self.case.group_env.get(group, {}).items():
+            extra[key] = value
+        self._spawn(
+            f"group-{group}",
+            ["sh", str(SCRIPTS / "launch.sh"), str(self.case.ranks), str(port), str(script)],
+            REPLICA_GROUP_ID=group,
+            NUM_REPLICA_GROUPS=str(self.case.groups),
+            MIN_REPLICAS="1",
+            LIGHTKEEPER_HOST=f"host-{group}",
+            OUTPUT=str(self.folder / "output"),
+            DEAD_FILE=str(self.folder / "dead"),
+            LOCKED_FILE=str(self.folder / "locked"),
+            FROZEN_FOLDER=str(self.folder / "disk"),
+            OTHER_ID=str(self.folder / "other_id"),
+            BUG=self.case.bug,
+            BUG_GO=str(self.folder / "go"),
+            BUG_STRUCK=str(self.folder / "struck.jsonl"),
+            **extra,
+        )
+
+    def _spawn(self, name: str, command: list[str], **extra: str) -> None:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "LIGHTKEEPER_RUN_DIR": str(self.folder / "run"),
+            "TORCHFT_LIGHTHOUSE": self.lighthouse_url,
+            "LIGHTKEEPER_MONITOR": self.monitor_url,
+            "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
+            "LIGHTKEEPER_JOB": "field",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            MARK: f"{self.mark};",
+            **extra,
+        }
+        stdin = self._stdin() if self.case.terminal else subprocess.DEVNULL
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *command],
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    _pipes: list[int] = field(default_factory=list)
+
+    def _stdin(self) -> int:
+        """A terminal at which nobody types."""
+        reader, writer = os.pipe()
+        self._pipes += [reader, writer]
+        return reader
+
+    def stop(self) -> None:
+        """End everything that was started, stopped ones too."""
+        for _ in range(4):
+            left = list(marked(self.mark))
+            if not left:
+                break
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.2)
+        for process in self.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                os.close(pipe)
+
+    # -- who is who ----------------------------------------------------------------------
+
+    def all(self) -> dict[int, Process]:
+        """Everything of this job that lives."""
+        return {
+            pid: process
+            for pid in marked(self.mark)
+            if (process := _process(pid)) is not None and process.state not in "ZX"
+        }
+
+    def ranks(self, name: str) -> list[int]:
+        """Processes that are rank `GROUP.RANK`, the oldest first: after an orphan there are two."""
+        group, _, rank = name.partition(".")
+        found = self.all()
+        return sorted(
+            pid
+            for pid, one in found.items()
+            if one.environ.get("RANK") == rank
+            and one.environ.get("REPLICA_GROUP_ID") == group
+            and "/train_" in one.command
+            and not one.is_sidecar
+            and (one.parent not in found or "RANK" not in found[one.parent].environ)
+        )
+
+    def pids(self, whom: str) -> list[int]:
+        """Of `rank 1.0`, `orphan 1.0`, `worker 1.0` (of its DataLoader), `sidecar 1.0`, `agent 1`,
+        `launcher 1`, `group 1` (all but its launcher), or `all`.
+        """
+        kind, _, name = whom.partition(" ")
+        group, _, rank = name.partition(".")
+        found = self.all()
+        match kind:
+            case "rank":
+                return self.ranks(name)[-1:]
+            case "orphan":
+                return self.ranks(name)[:1]
+            case "worker":
+                mine = set(self.ranks(name))
+                return [p for p, one in found.items() if one.parent in mine and not one.is_sidecar]
+            case "sidecar":
+                return [
+                    pid for pid, one in found.items()
+                    if one.is_sidecar and one.environ.get("RANK") == rank
+                    and one.environ.get("REPLICA_GROUP_ID") == group
+                ]  # fmt: skip
+            case "agent":
+                return [
+                    pid for pid, one in found.items()
+                    if "torchrun" in one.command and "launch.sh" not in one.command
+                    and "RANK" not in one.environ and one.environ.get("REPLICA_GROUP_ID") == group
+                ]  # fmt: skip
+            case "launcher":
+                return [self.processes[f"group-{group}"].pid]
+            case "group":
+                return [
+                    pid for pid, one in found.items()
+                    if one.environ.get("REPLICA_GROUP_ID") == group
+                    and "launch.sh" not in one.command
+                ]  # fmt: skip
+            case "all":
+                return list(found)
+        raise ValueError(f"nobody is called {whom!r}")
+
+    # -- what happens --------------------------------------------------------------------
+
+    def look(self, now_s: float) -> bool:
+        """Whether any group has made a step since the last look."""
+        return any([tail.look(now_s) for tail in self.tails.values()])
+
+    def struck(self) -> list[dict[str, object]]:
+        """The bugs that have struck, as the scripts wrote them down."""
+        try:
+            text = (self.folder / "struck.jsonl").read_text()
+        except OSError:
+            return []
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def ended(self) -> Iterator[str]:
+        """Processes of ours that must live and do not."""
+        for name in ("lighthouse", "monitor"):
+            if self.processes[name].poll() is not None:
+                yield f"{name} ended with {self.processes[name].returncode}"
+
+
+def _process(pid: int) -> Process | None:
+    folder = Path("/proc") / str(pid)
+    try:
+        stat = (folder / "stat").read_text().rpartition(")")[2].split()
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    environ = dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
+    return Process(pid, int(stat[1]), stat[0], command, environ)

@@ -1,0 +1,132 @@
+"""What a record is worth. Pure: unit tests hold it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+Record = Mapping[str, Any]
+
+RANKING: Final = ["unsure", "likely", "certain"]
+_SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|fsdp_|my_|rg_)(?=\d)")
+
+
+class Verdict(StrEnum):
+    """From the worst to the best; a record gets the first that holds."""
+
+    INVALID = "invalid"
+    """The bug did not strike, or a deed failed: to be run again."""
+    EVICTED = "healthy evicted"
+    ACCUSED = "healthy accused"
+    SILENT = "silent"
+    """The job stood for over a minute and no incident said so."""
+    MISSED = "missed"
+    """A culprit was not named, or only among others, as unsure."""
+    NOT_OUT = "not out"
+    """Named, but its group was not put out, and the others did not train on."""
+    EXACT = "exact"
+
+
+def group_of(name: str) -> str:
+    """The number of a rank's or a group's name, whatever the script calls its groups."""
+    return _SCRIPTS_NAMES.sub("", name.partition(":")[0]).partition(".")[0]
+
+
+def rank_of(name: str) -> str:
+    """`GROUP.RANK` of a rank's name."""
+    plain = _SCRIPTS_NAMES.sub("", name)
+    group, _, rank = plain.rpartition(".")
+    return f"{group.partition(':')[0]}.{rank}" if group else plain.partition(":")[0]
+
+
+def is_(truth: str, name: str) -> bool:
+    """Whether a name of the monitor is meant by a rank (or, a bare number, a group) of the table."""
+    return truth in (rank_of(name), group_of(name)) or rank_of(name) == group_of(truth)
+
+
+def judge(record: Record) -> tuple[str, str]:
+    """The verdict, and why in a few words."""
+    for verdict, because in (
+        (Verdict.INVALID, _invalid(record)),
+        (Verdict.EVICTED, _evicted(record)),
+        (Verdict.ACCUSED, _accused(record)),
+        (Verdict.SILENT, _silent(record)),
+        (Verdict.MISSED, _missed(record)),
+        (Verdict.NOT_OUT, _not_out(record)),
+    ):
+        if because:
+            return verdict, because
+    return Verdict.EXACT, ""
+
+
+def said(record: Record) -> bool | None:
+    """Whether a sentence of a fired incident names the cause; None where the table asks for none."""
+    pattern = record["truth"]["says"]
+    if not pattern:
+        return None
+    texts = [
+        text
+        for incident in record["incidents"]
+        if "firing_s" in incident["milestones"]
+        for _, text in incident["sentences"]
+    ]
+    return any(re.search(pattern, text, re.IGNORECASE | re.DOTALL) for text in texts)
+
+
+def _invalid(record: Record) -> str:
+    if record["failed"]:
+        return "; ".join(record["failed"])
+    return "" if record["struck"] or not record.get("bug") else "the bug did not strike"
+
+
+def _guilty(record: Record) -> list[str]:
+    return [*record["truth"]["culprits"], *record["truth"]["also"]]
+
+
+def _evicted(record: Record) -> str:
+    truth = record["truth"]
+    guilty = set() if truth["fate"] == "stay" else {group_of(name) for name in _guilty(record)}
+    return ", ".join(
+        f"{group} at {at_s} s" for group, at_s in record["evicted"].items() if group_of(group) not in guilty
+    )  # fmt: skip
+
+
+def _accused(record: Record) -> str:
+    truth = record["truth"]
+    wrong = []
+    for rank, confidence, kind, says in record["accused"]:
+        if confidence not in ("likely", "certain"):
+            continue
+        if any(is_(culprit, rank) for culprit in truth["culprits"]):
+            continue
+        if any(is_(name, rank) for name in truth["also"]):
+            pattern = truth["also_if"]
+            if not pattern or re.search(pattern, says, re.IGNORECASE):
+                continue
+        wrong.append(f"{rank} ({confidence}, {kind})")
+    return ", ".join(wrong)
+
+
+def _silent(record: Record) -> str:
+    return ", ".join(f"from {a} to {b} s" for a, b in record["stood_untold"])
+
+
+def _missed(record: Record) -> str:
+    culprits = record["truth"]["culprits"]
+    named = record["named"]
+    missed = [name for name in culprits if named.get(name, "") not in ("likely", "certain")]
+    if missed and record["truth"]["also"] and culprits:
+        # where the evidence cannot tell, to say so of them all is exact, too
+        group = {*culprits, *record["truth"]["also"]}
+        told = {rank_of(rank) for rank, confidence, _, _ in record["accused"] if confidence != "pending"}
+        if any(group >= told_ and told_ & group for told_ in (told,)):
+            return ""
+    return ", ".join(f"{name} ({named.get(name, 'not named')})" for name in missed)
+
+
+def _not_out(record: Record) -> str:
+    if record["truth"]["fate"] != "out" or record["to_commit"] is not None:
+        return ""
+    return "the others do not train again"

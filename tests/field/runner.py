@@ -1,0 +1,258 @@
+"""One case: a job of its own from the start to its end, and the record of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.campaign.results import code
+from tests.field import acts, judge
+from tests.field.cases import Case, Fate
+from tests.field.fleet import Fleet
+from tests.field.watch import Seen, Watch
+
+LOOK_S: Final = 0.5
+START_LIMIT_S: Final = 150.0
+STEADY_STEPS: Final = 60
+"""Steps that every group makes before anything happens: 15 s, in which the monitor learns a pace."""
+SETTLE_S: Final = 12.0
+"""How long the monitor may still say something wrong when the truth is decided."""
+_STATUS_S: Final = (8.0, 30.0, 62.0)
+
+
+class CaseError(RuntimeError):
+    """The case could not be made; the message says why."""
+
+
+def run(case: Case, number: int, folder: Path) -> dict[str, Any]:
+    """The record of one run.
+
+    Raises:
+        CaseError: the job did not come up, or a deed could not be done.
+    """
+    fleet = Fleet(case, folder)
+    watch, actor = Watch(fleet), acts.Actor(fleet)
+    try:
+        fleet.start()
+        _until_steady(case, fleet, watch)
+        since_s = time.time()
+        why = _play(case, fleet, watch, actor, since_s)
+        record = _record(case, number, fleet, watch, actor, since_s)
+        record["ended"] = why
+        record["verdict"], record["because"] = judge.judge(record)
+        return record
+    finally:
+        actor.close()
+        fleet.stop()
+        watch.close()
+
+
+def _until_steady(case: Case, fleet: Fleet, watch: Watch) -> None:
+    groups = case.groups - len(case.late)
+    deadline, calm, why = time.monotonic() + START_LIMIT_S, 0, ""
+    while time.monotonic() < deadline:
+        for problem in fleet.ended():
+            raise CaseError(problem)
+        watch.look()
+        if not case.steady:
+            if watch.snapshot is not None:
+                return
+        else:
+            problem = watch.steady(groups, STEADY_STEPS, groups * case.ranks - _unseen(case))
+            why = problem or why
+            calm = calm + 1 if problem is None else 0
+            if calm >= 6:
+                return
+        time.sleep(LOOK_S)
+    raise CaseError(f"the job does not train: {why} ({fleet.folder})")
+
+
+def _unseen(case: Case) -> int:
+    return sum(one.get("LIGHTKEEPER") == "0" for one in case.group_env.values()) * case.ranks
+
+
+def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: float) -> str:
+    """Do what the rows say and look on, until the truth is decided or the time is up."""
+    left = sorted(map(acts.parse, case.acts), key=lambda act: act.at_s)
+    busy_s = max(act.end_s for act in left)
+    statuses = list(_STATUS_S)
+    decided_s: float | None = None
+    while True:
+        now_s = time.time()
+        at_s = now_s - since_s
+        while left and left[0].at_s <= at_s:
+            act = left.pop(0)
+            try:
+                actor.do(act)
+            except (OSError, ValueError, RuntimeError, IndexError, subprocess.SubprocessError) as exc:
+                raise CaseError(f"{act.verb} {act.whom}: {exc!r} ({fleet.folder})") from exc
+        watch.look()
+        if statuses and at_s >= statuses[0]:
+            statuses.pop(0)
+            watch.statuses.append([round(at_s, 1), status(fleet)])
+        if at_s >= case.watch_s:
+            return "its time was up"
+        if not case.healthy and at_s >= max(busy_s, case.least_s) and _decided(case, watch, since_s):
+            decided_s = decided_s or now_s
+            if now_s - decided_s >= SETTLE_S:
+                return "its truth was decided"
+        else:
+            decided_s = None
+        time.sleep(LOOK_S)
+
+
+def _decided(case: Case, watch: Watch, since_s: float) -> bool:
+    """All culprits were named, and the others train (or nothing more is to come of it)."""
+    if not case.culprits:
+        return False
+    named = {name for seen in watch.fired for name in seen.accused}
+    if not all(any(judge.is_(culprit, name) for name in named) for culprit in case.culprits):
+        return False
+    trains = time.time() - watch.progress_s < 5
+    return trains or case.fate is Fate.STAY
+
+
+def status(fleet: Fleet) -> str:
+    """What `lightkeeper status` says now."""
+    try:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "lightkeeper"), "status", "--monitor", fleet.monitor_url],
+            capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "140"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "did not answer"
+    return (done.stdout + done.stderr).strip()
+
+
+def _record(
+    case: Case, number: int, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: float
+) -> dict[str, Any]:
+    now_s = time.time()
+    struck = fleet.struck()
+    begun_s = min((float(str(one["time"])) for one in struck), default=since_s)
+    begun_s = begun_s if case.bug and begun_s >= since_s else since_s
+    fired = sorted(watch.fired, key=lambda one: one.latest["milestones"]["firing_s"])
+    evicted: dict[str, float] = {}
+    for seen in watch.seen.values():
+        for progress in seen.latest.get("evictions") or ():
+            evicted.setdefault(progress["group"], round(progress["asked_s"] - begun_s, 1))
+    stands = [[round(a - begun_s, 1), round(b - begun_s, 1)] for a, b in watch.stood(begun_s, now_s)]
+    failed = [line for line in actor.done if line.startswith("FAILED")]
+    return {
+        "key": f"{case.name}#{number}",
+        "case": case.name,
+        "number": number,
+        "family": str(case.family),
+        "shape": f"{case.groups}x{case.ranks}",
+        "script": case.script,
+        "healthy": case.healthy,
+        "bug": case.bug,
+        "truth": {
+            "culprits": list(case.culprits),
+            "also": list(case.also),
+            "also_if": case.also_if,
+            "says": case.says,
+            "fate": str(case.fate),
+        },
+        "struck": [[one["bug"], one["rank"], round(float(str(one["time"])) - begun_s, 1)] for one in struck],
+        "failed": failed,
+        "named": _named(case, watch),
+        "accused": _accused(watch),
+        "evicted": evicted,
+        "quarantined": sorted(watch.quarantined),
+        "to_firing": _first(fired, begun_s),
+        "to_commit": _trains_again(watch, stands),
+        "stands": stands,
+        "stood_untold": untold(stands, [_span(one, begun_s) for one in fired]),
+        "incidents": [_short(one, begun_s) for one in watch.seen.values()],
+        "statuses": watch.statuses,
+        "lateness_s": round(watch.lateness_s, 1),
+        "away": watch.away,
+        "took_s": round(now_s - since_s, 1),
+        "at_s": round(begun_s, 1),
+        "load": round(os.getloadavg()[0], 1),
+        "code": code(),
+        "folder": str(fleet.folder),
+    }  # fmt: skip
+
+
+def _named(case: Case, watch: Watch) -> dict[str, str]:
+    """Culprit -> the best confidence with which a fired incident named it."""
+    best = {}
+    for culprit in case.culprits:
+        found = [
+            confidence for seen in watch.fired for name, confidence in seen.accused.items()
+            if judge.is_(culprit, name)
+        ]  # fmt: skip
+        if found:
+            best[culprit] = max(found, key=judge.RANKING.index)
+    return best
+
+
+def _accused(watch: Watch) -> list[list[str]]:
+    """[rank, confidence or `pending`, kind, sentence] of everybody who was ever named."""
+    found = []
+    for seen in watch.seen.values():
+        kind, says = seen.latest["kind"], seen.sentences[-1][1]
+        found += [[rank, confidence, kind, says] for rank, confidence in seen.accused.items()]
+        found += [[rank, "pending", kind, says] for rank in seen.pending - set(seen.accused)]
+    return sorted(found)
+
+
+def _first(fired: list[Seen], begun_s: float) -> float | None:
+    times = [one.latest["milestones"]["firing_s"] - begun_s for one in fired]
+    return round(times[0], 1) if times else None
+
+
+def _trains_again(watch: Watch, stands: list[list[float]]) -> float | None:
+    """Until anybody makes a step after the first stand; None while it lasts, 0 without one."""
+    if not stands:
+        return 0.0
+    return stands[0][1] if time.time() - watch.progress_s < 5 or len(stands) > 1 else None
+
+
+def _span(seen: Seen, begun_s: float) -> tuple[float, float]:
+    latest = seen.latest
+    end_s = latest["last_seen_s"] if latest["state"] == "resolved" else float("inf")
+    return latest["milestones"]["firing_s"] - begun_s, end_s - begun_s
+
+
+def untold(stands: list[list[float]], spans: list[tuple[float, float]]) -> list[list[float]]:
+    """Stands of over a minute of which no incident told within that minute."""
+    return [
+        [a, b]
+        for a, b in stands
+        if b - a > 60 and not any(begin <= a + 60 and end >= a for begin, end in spans)
+    ]
+
+
+def _short(seen: Seen, begun_s: float) -> dict[str, Any]:
+    latest = seen.latest
+    milestones = {
+        name: round(at_s - begun_s, 1) for name, at_s in latest["milestones"].items() if at_s is not None
+    }
+    return {
+        "id": latest["id"],
+        "kind": latest["kind"],
+        "state": latest["state"],
+        "severity": latest["severity"],
+        "culprits": latest["culprits"],
+        "victims": latest["victims"],
+        "confidence": latest["confidence"],
+        "accused": seen.accused,
+        "pending": sorted(seen.pending),
+        "sentences": [[round(at_s - begun_s, 1), says] for at_s, says in seen.sentences],
+        "milestones": milestones,
+        "resolution": latest["resolution"],
+        "signature": latest["signature"],
+        "decisions": [
+            [round(d["at_s"] - begun_s, 1), d["action"], d["guard"], d["reason"], d.get("release", "")]
+            for d in latest["decisions"]
+        ],
+        "story": [[round(s["at_s"] - begun_s, 1), s["to"], s["reason"]] for s in latest["story"]],
+    }  # fmt: skip

@@ -1,0 +1,157 @@
+"""What the monitor said, and what the job did: everything a record is made from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+
+from tests.field.fleet import Fleet
+
+STANDS_S: Final = 60.0
+_SENTENCES: Final = ("sentence", "headline", "title", "reason")
+
+
+def sentence(incident: Mapping[str, Any]) -> str:
+    """What it says first."""
+    return next((str(incident[key]) for key in _SENTENCES if incident.get(key)), "")
+
+
+@dataclass
+class Seen:
+    """One incident over its life."""
+
+    first_s: float
+    latest: dict[str, Any]
+    accused: dict[str, str] = field(default_factory=dict)
+    """Rank -> the best confidence with which it was named while the incident had fired."""
+    pending: set[str] = field(default_factory=set)
+    """Ranks that were named before it fired, or without that it did."""
+    sentences: list[list[Any]] = field(default_factory=list)
+    """[when, what] at each change but of numbers."""
+
+    def look(self, incident: dict[str, Any], now_s: float) -> bool:
+        """Take in what it says now; whether it says something new."""
+        self.latest = incident
+        fired = incident["milestones"].get("firing_s") is not None
+        for rank in incident["culprits"]:
+            if not fired:
+                self.pending.add(rank)
+            elif _RANKING.get(incident["confidence"], 0) >= _RANKING.get(
+                self.accused.get(rank, ""), -1
+            ):
+                self.accused[rank] = incident["confidence"]
+        says = sentence(incident)
+        new = not self.sentences or _shape(self.sentences[-1][1]) != _shape(says)
+        if new and len(self.sentences) < 40:
+            self.sentences.append([round(now_s, 2), says])
+        return new
+
+
+_RANKING: Final = {"unsure": 0, "likely": 1, "certain": 2}
+
+
+def _shape(text: str) -> str:
+    return "".join("#" if letter.isdigit() else letter for letter in text).replace("##", "#")
+
+
+class Watch:
+    """Looks twice a second; keeps what it saw, in memory and in the case's folder."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.seen: dict[str, Seen] = {}
+        self.snapshot: dict[str, Any] | None = None
+        self.quarantined: set[str] = set()
+        self.health: dict[str, set[str]] = {}
+        self.progress_s: float = time.time()
+        """When any group last made a step."""
+        self.stands: list[list[float]] = []
+        """[from, to] of every time in which no group made a step for 5 s and longer."""
+        self.statuses: list[list[Any]] = []
+        self.away = 0
+        self.lateness_s = 0.0
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._written = 0.0
+        self._told: dict[str, str] = {}
+
+    def look(self) -> None:
+        """One look at the job and at the monitor."""
+        now_s = time.time()
+        if self.fleet.look(now_s):
+            if now_s - self.progress_s >= 5:
+                self.stands.append([round(self.progress_s, 2), round(now_s, 2)])
+            self.progress_s = now_s
+        try:
+            self.snapshot = self._get("/v1/snapshot")
+            incidents = self._get("/v1/incidents")["incidents"]
+        except (requests.RequestException, ValueError, KeyError):
+            self.away += 1
+            return
+        snapshot = self.snapshot
+        self.lateness_s = max(self.lateness_s, float(snapshot.get("lateness_s") or 0.0))
+        for kind in ("quarantine", "quarantine_groups"):
+            for entry in snapshot.get(kind) or ():
+                self.quarantined.add(str(entry.get("host") or entry.get("group") or entry))
+        for rank in snapshot["ranks"]:
+            self.health.setdefault(rank["rank"], set()).add(rank["health"])
+        changed = False
+        for incident in incidents:
+            seen = self.seen.setdefault(incident["id"], Seen(now_s, incident))
+            changed |= seen.look(incident, now_s)
+            told = json.dumps([incident["state"], incident["culprits"], incident["confidence"],
+                               len(incident["story"]), len(incident["decisions"])])  # fmt: skip
+            if self._told.get(incident["id"]) != told:
+                self._told[incident["id"]] = told
+                changed = True
+                self._write("incidents.jsonl", {"seen_s": now_s, **incident})
+        if changed or now_s - self._written > 2:
+            self._written = now_s
+            self._write("snapshots.jsonl", {"seen_s": now_s, **snapshot})
+
+    def _get(self, path: str) -> dict[str, Any]:
+        answer = self._session.get(f"{self.fleet.monitor_url}{path}", timeout=5)
+        answer.raise_for_status()
+        return dict(answer.json())
+
+    def _write(self, name: str, body: Mapping[str, Any]) -> None:
+        with Path(self.fleet.folder, name).open("a") as file:
+            file.write(json.dumps(body) + "\n")
+
+    def steady(self, groups: int, least_steps: int, ranks: int) -> str | None:
+        """Why the job does not train steadily, all groups together; None when it does."""
+        if self.snapshot is None:
+            return "the monitor does not answer"
+        now_s = time.time()
+        for group, tail in self.fleet.tails.items():
+            if tail.steps < least_steps:
+                return f"group {group} has made {tail.steps} steps"
+            if now_s - tail.moved_s > 3:
+                return f"group {group} makes no steps"
+            if tail.participants != groups:
+                return f"group {group} sees {tail.participants} of {groups} groups"
+        seen = len(self.snapshot["ranks"])
+        return None if seen >= ranks else f"the monitor sees {seen} of {ranks} ranks"
+
+    @property
+    def fired(self) -> list[Seen]:
+        """Incidents that have fired."""
+        return [
+            one for one in self.seen.values()
+            if one.latest["milestones"].get("firing_s") is not None
+        ]  # fmt: skip
+
+    def stood(self, since_s: float, now_s: float) -> list[list[float]]:
+        """Every stand that lasted into the time since, the present one too."""
+        last = [[self.progress_s, now_s]] if now_s - self.progress_s >= 5 else []
+        return [[max(a, since_s - 5), b] for a, b in (*self.stands, *last) if b > since_s]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
