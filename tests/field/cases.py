@@ -82,13 +82,13 @@ class Case:
 
 def _data(name: str, what: str, bug: str, says: str, **more: object) -> Case:
     return Case(
-        name, Family.DATA, what, **{"script": "ddp", "bug": f"{bug}@1.0", "culprits": ("1.0",), "says": says, **more}  # type: ignore[arg-type]
+        name, Family.DATA, what, **{"script": "ddp", "bug": f"{bug}@1.0" if bug else "", "culprits": ("1.0",), "says": says, **more}  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def _lock(name: str, what: str, bug: str, says: str, **more: object) -> Case:
     return Case(
-        name, Family.LOCKS, what, **{"bug": f"{bug}@1.0", "culprits": ("1.0",), "says": says, **more}  # type: ignore[arg-type]
+        name, Family.LOCKS, what, **{"bug": f"{bug}@1.0" if bug else "", "culprits": ("1.0",), "says": says, **more}  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -103,9 +103,9 @@ _ROWS: Final = (
           r"read_shard", env=_NO_WORKERS),
     _data("worker-dead-disk", "the same in a worker of the DataLoader; the rank polls its queue",
           "dead_disk", r"read_shard|DataLoader|_try_get_data|train_ddp\.py"),
-    _data("worker-killed", "the kernel kills a DataLoader worker, as when memory runs out", "-",
+    _data("worker-killed", "the kernel kills a DataLoader worker, as when memory runs out", "",
           r"DataLoader worker .*(killed|signal)", acts=("0: KILL worker 1.0",)),
-    _data("worker-stopped", "a DataLoader worker is stopped (kill -STOP) and forgotten", "-",
+    _data("worker-stopped", "a DataLoader worker is stopped (kill -STOP) and forgotten", "",
           r"DataLoader|_try_get_data|train_ddp\.py", acts=("0: stop worker 1.0",)),
     _data("worker-exits", "a library calls exit() in a worker", "worker_exits",
           r"DataLoader worker .*exited"),
