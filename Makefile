@@ -17,7 +17,7 @@ EXPLORE  = LIGHTKEEPER_DEEP=$(DEEP) $(PYTEST) -q --randomly-seed=$(SEED) --hypot
 DEEP    ?= 5
 SEED    := $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign matrix loss-band kill-each soak format dashboards metrics-doc screenshots
+.PHONY: help setup demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix loss-band kill-each soak format dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -79,6 +79,9 @@ campaign: setup  ## every fault class on real fleets, 20 runs each; writes docs/
 
 matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes docs/eviction-matrix.md (2 hours)
 	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
+
+field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes docs/field.md (4 hours; --resume, ARGS="--only lock --runs 1")
+	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m tests.field --resume $(ARGS)
 
 loss-band: setup  ## loss of a run with evictions beside one without, same seed; docs/trainer.md (6 minutes)
 	$(BIN)/python -m tests.band $(ARGS)

@@ -24,16 +24,49 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="tests.field", description=__doc__)
     add = top.add_argument
-    add("--only", action="append", default=[], metavar="NAME", help="this case, or all whose name or family matches; repeatable")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this case, or all whose name or family matches; repeatable",
+    )
     add("--runs", type=int, default=3, metavar="N", help="runs of each case (3)")
     add("--lanes", type=int, default=2, metavar="N", help="jobs at once (2, for two cores)")
-    add("--out", type=Path, default=Path("docs/field.jsonl"), metavar="FILE", help="records, one JSON object a line (docs/field.jsonl)")
-    add("--page", type=Path, default=Path("docs/field.md"), metavar="FILE", help="the page made of them (docs/field.md)")
+    add(
+        "--out",
+        type=Path,
+        default=Path("docs/field.jsonl"),
+        metavar="FILE",
+        help="records, one JSON object a line (docs/field.jsonl)",
+    )
+    add(
+        "--page",
+        type=Path,
+        default=Path("docs/field.md"),
+        metavar="FILE",
+        help="the page made of them (docs/field.md)",
+    )
     add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
-    add("--again", action="append", default=[], metavar="VERDICT", help="with --resume: run again what got this verdict; repeatable")
+    add(
+        "--again",
+        action="append",
+        default=[],
+        metavar="VERDICT",
+        help="with --resume: run again what got this verdict; repeatable",
+    )
     add("--list", action="store_true", help="print the cases, and run nothing")
-    add("--page-only", action="store_true", help="judge the records again and write the page, run nothing")
-    add("--folder", type=Path, default=Path("/tmp/field"), help="where jobs keep logs and stores (/tmp/field)")
+    add(
+        "--page-only",
+        action="store_true",
+        help="judge the records again and write the page, run nothing",
+    )
+    add(
+        "--folder",
+        type=Path,
+        default=Path("/tmp/field"),
+        help="where jobs keep logs and stores (/tmp/field)",
+    )
     return top  # fmt: skip
 
 
@@ -43,7 +76,8 @@ def chosen(only: Sequence[str]) -> list[Case]:
         return list(CASES.values())
     return [
         case for case in CASES.values()
-        if any(case.name == word or (word not in CASES and re.search(word, f"{case.name} {case.family}")) for word in only)
+        if case.name in only
+        or any(word not in CASES and re.search(word, f"{case.name} {case.family}") for word in only)
     ]  # fmt: skip
 
 
@@ -62,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.out.exists() and not args.resume:
         top.error(f"{args.out} exists: --resume to go on with it, or name another --out")
     done = {
-        line["key"] for line in results.read(args.out) if judge.judge(line)[0] not in (*args.again, "invalid")
+        line["key"]
+        for line in results.read(args.out)
+        if judge.judge(line)[0] not in (*args.again, "invalid")
     }  # fmt: skip
     left = [
         (case, number) for number in range(args.runs) for case in cases
@@ -73,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = True
     with ThreadPoolExecutor(args.lanes) as lanes:
         try:
-            for ok in lanes.map(lambda one: _one(*one, args), left):
+            for ok in lanes.map(lambda one: _one(*one, args=args), left):
                 made &= ok
         except KeyboardInterrupt:
             _ENDING.set()
@@ -86,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 _ENDING = threading.Event()
 
 
-def _one(case: Case, number: int, args: argparse.Namespace) -> bool:
+def _one(case: Case, number: int, *, args: argparse.Namespace) -> bool:
     if _ENDING.is_set():
         return False
     folder = args.folder / f"{case.name}-{number}-{int(time.time())}"
@@ -109,7 +145,8 @@ def line(record: dict[str, Any]) -> str:
     out = ", ".join(f"{group} {at_s} s" for group, at_s in record["evicted"].items())
     return (
         f"{record['key']}: {record['verdict'].upper()} {record['because']}{told}; firing "
-        f"{record['to_firing']}, evicted {out or '-'}, trains {record['to_commit']} ({record['took_s']} s)"
+        f"{record['to_firing']}, evicted {out or '-'}, trains {record['to_commit']} "
+        f"({record['took_s']} s)"
     )
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,7 +52,10 @@ def parse(text: str) -> Act:
     if verb not in VERBS:
         raise ValueError(f"{verb!r} is none of {', '.join(VERBS)}")
     return Act(
-        float(match["at"]), verb, whom, None if match["seconds"] is None else float(match["seconds"])
+        float(match["at"]),
+        verb,
+        whom,
+        None if match["seconds"] is None else float(match["seconds"]),
     )
 
 
@@ -151,9 +155,11 @@ class Actor:
         out = self.fleet.folder / "logs" / "profile.svg"
         with (self.fleet.folder / "logs" / "py-spy.log").open("ab") as log:
             subprocess.run(
-                ["py-spy", "record", "-d", str(int(act.seconds or 10)), "-o", str(out), "-p", str(pid)],
+                [
+                    f"{_bin()}/py-spy", "record", "-d", str(int(act.seconds or 10)),
+                    "-o", str(out), "-p", str(pid),
+                ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False, timeout=90,
-                env={**os.environ, "PATH": f"{_bin()}:{os.environ['PATH']}"},
             )  # fmt: skip
 
     def dump(self, act: Act) -> None:
@@ -246,8 +252,6 @@ class Actor:
 
 
 def _bin() -> Path:
-    import sys
-
     return Path(sys.executable).parent
 
 
@@ -258,7 +262,7 @@ def _run(*words: str) -> None:
 def _quietly(run: Callable[[Actor, Act], None], actor: Actor, act: Act) -> None:
     try:
         run(actor, act)
-    except Exception as exc:  # a deed that fails makes the case invalid, told in its record
+    except Exception as exc:  # noqa: BLE001 - a deed that fails makes the case invalid, told in its record
         actor.done.append(f"FAILED {act.verb} {act.whom}: {exc!r}")
 
 

@@ -144,9 +144,7 @@ class Fleet:
         port = self._ports.setdefault(group, free_port())
         self.tails.setdefault(group, Tail(self.folder / "logs" / f"group-{group}.log"))
         script = SCRIPTS / f"train_{self.case.script}.py"
-        extra = dict(self.case.env)
-        for key, value in self.case.group_env.get(group, {}).items():
-            extra[key] = value
+        extra = {**self.case.env, **self.case.group_env.get(group, {})}
         self._spawn(
             f"group-{group}",
             ["sh", str(SCRIPTS / "launch.sh"), str(self.case.ranks), str(port), str(script)],
@@ -277,13 +275,15 @@ class Fleet:
                 ]  # fmt: skip
             case "all":
                 return list(found)
+            case _:
+                pass
         raise ValueError(f"nobody is called {whom!r}")
 
     # -- what happens --------------------------------------------------------------------
 
     def look(self, now_s: float) -> bool:
         """Whether any group has made a step since the last look."""
-        return any([tail.look(now_s) for tail in self.tails.values()])
+        return sum(tail.look(now_s) for tail in self.tails.values()) > 0
 
     def struck(self) -> list[dict[str, object]]:
         """The bugs that have struck, as the scripts wrote them down."""

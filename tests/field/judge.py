@@ -42,7 +42,7 @@ def rank_of(name: str) -> str:
 
 
 def is_(truth: str, name: str) -> bool:
-    """Whether a name of the monitor is meant by a rank (or, a bare number, a group) of the table."""
+    """Whether the monitor's `name` is meant by a rank, or a bare group, of the table."""
     return truth in (rank_of(name), group_of(name)) or rank_of(name) == group_of(truth)
 
 
@@ -62,7 +62,7 @@ def judge(record: Record) -> tuple[str, str]:
 
 
 def said(record: Record) -> bool | None:
-    """Whether a sentence of a fired incident names the cause; None where the table asks for none."""
+    """Whether a sentence of a fired incident names the cause; None where none is asked for."""
     pattern = record["truth"]["says"]
     if not pattern:
         return None
@@ -73,6 +73,19 @@ def said(record: Record) -> bool | None:
         for _, text in incident["sentences"]
     ]
     return any(re.search(pattern, text, re.IGNORECASE | re.DOTALL) for text in texts)
+
+
+def main_incident(record: Record) -> Mapping[str, Any] | None:
+    """The incident that tells it: fired, naming a culprit if possible, and of those the first."""
+    truth = record["truth"]["culprits"]
+    return min(
+        (one for one in record["incidents"] if "firing_s" in one["milestones"]),
+        key=lambda one: (
+            not any(is_(culprit, rank) for culprit in truth for rank in one["culprits"]),
+            one["milestones"]["firing_s"],
+        ),
+        default=None,
+    )
 
 
 def _invalid(record: Record) -> str:
@@ -89,7 +102,9 @@ def _evicted(record: Record) -> str:
     truth = record["truth"]
     guilty = set() if truth["fate"] == "stay" else {group_of(name) for name in _guilty(record)}
     return ", ".join(
-        f"{group} at {at_s} s" for group, at_s in record["evicted"].items() if group_of(group) not in guilty
+        f"{group} at {at_s} s"
+        for group, at_s in record["evicted"].items()
+        if group_of(group) not in guilty
     )  # fmt: skip
 
 
@@ -117,11 +132,10 @@ def _missed(record: Record) -> str:
     culprits = record["truth"]["culprits"]
     named = record["named"]
     missed = [name for name in culprits if named.get(name, "") not in ("likely", "certain")]
-    if missed and record["truth"]["also"] and culprits:
+    if missed and record["truth"]["also"]:
         # where the evidence cannot tell, to say so of them all is exact, too
-        group = {*culprits, *record["truth"]["also"]}
-        told = {rank_of(rank) for rank, confidence, _, _ in record["accused"] if confidence != "pending"}
-        if any(group >= told_ and told_ & group for told_ in (told,)):
+        told = {rank_of(rank) for rank, sure, _, _ in record["accused"] if sure != "pending"}
+        if set(culprits) <= told <= {*culprits, *record["truth"]["also"]}:
             return ""
     return ", ".join(f"{name} ({named.get(name, 'not named')})" for name in missed)
 

@@ -1,4 +1,173 @@
 """docs/field.md, from the records. Pure but for `write`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
+
+from tests.campaign import results
+from tests.campaign.page import quantile
+from tests.field.cases import CASES, Case, Family
+from tests.field.judge import Verdict, judge, main_incident, said
+
+Record = Mapping[str, Any]
+
+_HEAD: Final = """\
+# Field suite
+
+Written by `make field`; do not edit. Scripts after TorchFT's, torchtitan's and PyTorch's own
+examples (`tests/field/scripts`), with nothing of ours but `worker_server.attach()`: no phases, no
+reports. Bugs as people write them, made by the script or from outside (signals, gdb, strace,
+cgroups). Each run is a job of its own on loopback: a Lighthouse and a monitor with their defaults,
+each replica group a real torchrun in a shell's `until` loop behind `lightkeeper admit`. TorchFT's
+timeouts are its defaults (60 s), too. The cases with their truth: `tests/field/cases.toml`.
+"""
+
+_LEGEND: Final = """\
+*Exact*: who caused it was named by an incident that fired, as likely or certain (where the evidence
+cannot tell between two, both); nobody else was; no other group was evicted; no stand of over a
+minute went untold; where the group has to go, the others train on. *Cause*: a sentence held the
+function, the exception or the signal. *Firing* and *trains*: seconds from the bug to the first
+incident that fired, and to the next step of any group (0: it never stood for 5 s), medians. What
+was said is of the latest run."""
+
+
 def write(page: Path, out: Path) -> None:
-    pass
+    """Judge all records again and write the page."""
+    records = [{**line, **_judged(line)} for line in results.read(out) if line["case"] in CASES]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(render(records))
+
+
+def _judged(record: Record) -> dict[str, Any]:
+    case = CASES[record["case"]]
+    fresh = {**record, "truth": case.truth(), "bug": case.bug}
+    verdict, because = judge(fresh)
+    return {"truth": case.truth(), "verdict": verdict, "because": because}
+
+
+def render(records: Sequence[Record]) -> str:
+    """The whole page."""
+    parts = [_HEAD, _summary(records), _best(records)]
+    for family in Family:
+        mine = [case for case in CASES.values() if case.family is family]
+        if rows := [_row(case, _of(case, records)) for case in mine if _of(case, records)]:
+            parts.append(
+                "\n".join([f"## {family[0].upper()}{family[1:]}", "", _HEADER, _RULE, *rows, ""])
+            )
+    return "\n".join([*parts, _LEGEND, "", _misses(records)])
+
+
+def _summary(records: Sequence[Record]) -> str:
+    bugs = [one for one in records if not one["healthy"] and one["verdict"] != Verdict.INVALID]
+    healthy = [one for one in records if one["healthy"] and one["verdict"] != Verdict.INVALID]
+    asked = [one for one in bugs if said(one) is not None]
+    stood = [one for one in records if any(b - a > 60 for a, b in one["stands"])]
+    codes = Counter(one["code"] for one in records)
+    exact, silent = _count(bugs, Verdict.EXACT), _count(healthy, Verdict.EXACT)
+    untold = sum(bool(one["stood_untold"]) for one in stood)
+    lines = [
+        f"{len(records)} runs of {len({one['case'] for one in records})} cases; of the code at "
+        + ", ".join(f"{name} ({count})" for name, count in codes.items()),
+        "",
+        f"- bugs, culprits exact: {_share(exact, len(bugs))} (target at least 95 %)",
+        f"- healthy habits, silent: {_share(silent, len(healthy))}",
+        (
+            "- runs in which a healthy rank stood accused as likely or certain: "
+            f"{_accused(records)}; a healthy group was evicted: "
+            f"{_count(records, Verdict.EVICTED)} (target none)"
+        ),
+        f"- the job stood for over 60 s: {len(stood)} runs, untold in {untold} (target none)",
+        f"- the cause in a sentence: {_share(sum(map(_said, asked)), len(asked))}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _said(record: Record) -> bool:
+    return said(record) is True
+
+
+def _accused(records: Sequence[Record]) -> int:
+    return _count(records, Verdict.EVICTED) + _count(records, Verdict.ACCUSED)
+
+
+def _best(records: Sequence[Record]) -> str:
+    """Ten sentences: of each family first one, of runs that were exact and named the cause."""
+    good = [one for one in records if one["verdict"] == Verdict.EXACT and said(one)]
+    taken: dict[str, Record] = {}
+    turns = Counter[str]()
+    for one in sorted(good, key=lambda one: (one["number"], list(CASES).index(one["case"]))):
+        taken.setdefault(one["case"], one)
+    order = []
+    for one in taken.values():
+        turns[one["family"]] += 1
+        order.append((turns[one["family"]], one))
+    chosen = [one for _, one in sorted(order, key=lambda pair: pair[0])][:10]
+    if not chosen:
+        return ""
+    rows = [f"- {CASES[one['case']].what}: *{_sentence(one)}*" for one in chosen]
+    return "\n".join(["## Ten sentences", "", *rows, ""])
+
+
+_HEADER: Final = "| case | truth | exact | cause | firing | trains | evicted | what was said |"
+_RULE: Final = "|---|---|---|---|---|---|---|---|"
+
+
+def _row(case: Case, mine: Sequence[Record]) -> str:
+    causes = [told for one in mine if (told := said(one)) is not None]
+    out = Counter(", ".join(one["evicted"]) or "-" for one in mine)
+    cells = [
+        f"`{case.name}` {case.groups}x{case.ranks} {case.script}: {case.what}",
+        ", ".join(case.culprits) or "nobody",
+        _share(_count(mine, Verdict.EXACT), len(mine)),
+        f"{sum(causes)}/{len(causes)}" if causes else "-",
+        _median(one["to_firing"] for one in mine),
+        _median(one["to_commit"] for one in mine),
+        "; ".join(f"{who}" if n == len(mine) else f"{who} ({n})" for who, n in out.items()),
+        _sentence(mine[-1]) or "-",
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _sentence(record: Record) -> str:
+    """The last of the incident that names the culprits, while it had fired."""
+    incident = main_incident(record)
+    return "" if incident is None else str(incident["sentences"][-1][1])
+
+
+def _misses(records: Sequence[Record]) -> str:
+    order = list(Verdict)
+    missed = sorted(
+        (one for one in records if one["verdict"] != Verdict.EXACT),
+        key=lambda one: (order.index(Verdict(one["verdict"])), one["key"]),
+    )
+    text = ["## Every miss", ""]
+    for one in missed:
+        what = CASES[one["case"]].what
+        text.append(f"- `{one['key']}` ({what}): **{one['verdict']}**: {one['because']}")
+        text += [
+            f"  - {incident['kind']} of {', '.join(incident['culprits'])} "
+            f"({incident['confidence']}): {incident['sentences'][-1][1]}"
+            for incident in one["incidents"]
+            if "firing_s" in incident["milestones"]
+        ]
+    return "\n".join([*text, *(() if missed else ("None.",)), ""])
+
+
+def _of(case: Case, records: Sequence[Record]) -> list[Record]:
+    return [one for one in records if one["case"] == case.name]
+
+
+def _count(records: Iterable[Record], verdict: Verdict) -> int:
+    return sum(one["verdict"] == verdict for one in records)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part}/{whole}" + (f" ({100 * part / whole:.3g} %)" if whole > 9 else "")
+
+
+def _median(values: Iterable[float | None]) -> str:
+    known = sorted(value for value in values if value is not None)
+    return f"{quantile(known, 0.5):.1f}" if known else "-"

@@ -18,9 +18,10 @@ from tests.field.watch import Seen, Watch
 LOOK_S: Final = 0.5
 START_LIMIT_S: Final = 150.0
 STEADY_STEPS: Final = 60
-"""Steps that every group makes before anything happens: 15 s, in which the monitor learns a pace."""
+"""Steps that every group makes before anything happens: 12 s, in which a pace is learned."""
 SETTLE_S: Final = 12.0
 """How long the monitor may still say something wrong when the truth is decided."""
+_OF_A_DECISION: Final = ("action", "guard", "reason", "release")
 _STATUS_S: Final = (8.0, 30.0, 62.0)
 
 
@@ -53,10 +54,11 @@ def run(case: Case, number: int, folder: Path) -> dict[str, Any]:
 
 def _until_steady(case: Case, fleet: Fleet, watch: Watch) -> None:
     groups = case.groups - len(case.late)
-    deadline, calm, why = time.monotonic() + START_LIMIT_S, 0, ""
+    deadline, calm = time.monotonic() + START_LIMIT_S, 0
+    why: str | None = None
     while time.monotonic() < deadline:
-        for problem in fleet.ended():
-            raise CaseError(problem)
+        for ended in fleet.ended():
+            raise CaseError(ended)
         watch.look()
         if not case.steady:
             if watch.snapshot is not None:
@@ -88,7 +90,13 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
             act = left.pop(0)
             try:
                 actor.do(act)
-            except (OSError, ValueError, RuntimeError, IndexError, subprocess.SubprocessError) as exc:
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+                IndexError,
+                subprocess.SubprocessError,
+            ) as exc:
                 raise CaseError(f"{act.verb} {act.whom}: {exc!r} ({fleet.folder})") from exc
         watch.look()
         if statuses and at_s >= statuses[0]:
@@ -96,7 +104,11 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
             watch.statuses.append([round(at_s, 1), status(fleet)])
         if at_s >= case.watch_s:
             return "its time was up"
-        if not case.healthy and at_s >= max(busy_s, case.least_s) and _decided(case, watch, since_s):
+        if (
+            not case.healthy
+            and at_s >= max(busy_s, case.least_s)
+            and _decided(case, watch, since_s)
+        ):
             decided_s = decided_s or now_s
             if now_s - decided_s >= SETTLE_S:
                 return "its truth was decided"
@@ -120,7 +132,10 @@ def status(fleet: Fleet) -> str:
     """What `lightkeeper status` says now."""
     try:
         done = subprocess.run(
-            [str(Path(sys.executable).parent / "lightkeeper"), "status", "--monitor", fleet.monitor_url],
+            [
+                str(Path(sys.executable).parent / "lightkeeper"), "status",
+                "--monitor", fleet.monitor_url,
+            ],
             capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "NO_COLOR": "1", "COLUMNS": "140"},
         )  # fmt: skip
@@ -141,7 +156,9 @@ def _record(
     for seen in watch.seen.values():
         for progress in seen.latest.get("evictions") or ():
             evicted.setdefault(progress["group"], round(progress["asked_s"] - begun_s, 1))
-    stands = [[round(a - begun_s, 1), round(b - begun_s, 1)] for a, b in watch.stood(begun_s, now_s)]
+    stands = [
+        [round(a - begun_s, 1), round(b - begun_s, 1)] for a, b in watch.stood(begun_s, now_s)
+    ]
     failed = [line for line in actor.done if line.startswith("FAILED")]
     return {
         "key": f"{case.name}#{number}",
@@ -152,14 +169,10 @@ def _record(
         "script": case.script,
         "healthy": case.healthy,
         "bug": case.bug,
-        "truth": {
-            "culprits": list(case.culprits),
-            "also": list(case.also),
-            "also_if": case.also_if,
-            "says": case.says,
-            "fate": str(case.fate),
-        },
-        "struck": [[one["bug"], one["rank"], round(float(str(one["time"])) - begun_s, 1)] for one in struck],
+        "truth": case.truth(),
+        "struck": [
+            [one["bug"], one["rank"], round(float(str(one["time"])) - begun_s, 1)] for one in struck
+        ],
         "failed": failed,
         "named": _named(case, watch),
         "accused": _accused(watch),
@@ -234,7 +247,9 @@ def untold(stands: list[list[float]], spans: list[tuple[float, float]]) -> list[
 def _short(seen: Seen, begun_s: float) -> dict[str, Any]:
     latest = seen.latest
     milestones = {
-        name: round(at_s - begun_s, 1) for name, at_s in latest["milestones"].items() if at_s is not None
+        name: round(at_s - begun_s, 1)
+        for name, at_s in latest["milestones"].items()
+        if at_s is not None
     }
     return {
         "id": latest["id"],
@@ -251,7 +266,7 @@ def _short(seen: Seen, begun_s: float) -> dict[str, Any]:
         "resolution": latest["resolution"],
         "signature": latest["signature"],
         "decisions": [
-            [round(d["at_s"] - begun_s, 1), d["action"], d["guard"], d["reason"], d.get("release", "")]
+            [round(d["at_s"] - begun_s, 1), *(d.get(key) for key in _OF_A_DECISION)]
             for d in latest["decisions"]
         ],
         "story": [[round(s["at_s"] - begun_s, 1), s["to"], s["reason"]] for s in latest["story"]],

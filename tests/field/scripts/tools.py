@@ -112,7 +112,7 @@ def after_backward(step):
     if trouble.now("subprocess"):
         sync_bucket()
     if trouble.now("breakpoint"):
-        breakpoint()  # noqa: T100 - somebody forgot it
+        breakpoint()  # somebody forgot it
     if trouble.now("out_of_memory"):
         raise torch.OutOfMemoryError(
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
@@ -186,7 +186,7 @@ def until_ready():
 
 
 def sync_bucket():
-    subprocess.run(["sleep", "infinity"], check=True)  # noqa: S607 - gsutil rsync, stuck
+    subprocess.run(["sleep", "infinity"], check=True)  # gsutil rsync, stuck
 
 
 def fork_helper():

@@ -11,7 +11,13 @@ from corpus import Corpus
 from model import NextByte, loss_of
 from torch import optim
 from torch.utils.data import DataLoader
-from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
+from torchft import (
+    DistributedDataParallel,
+    DistributedSampler,
+    Manager,
+    Optimizer,
+    ProcessGroupGloo,
+)
 
 import worker_server
 

@@ -21,7 +21,12 @@ def _entries():
         ranks, _, repeats = ranks.partition("~")
         ranks, _, times = ranks.partition("*")
         if ME in ranks.split(","):
-            yield index, name, float("inf") if times == "always" else int(times or 1), int(repeats or 1)
+            yield (
+                index,
+                name,
+                float("inf") if times == "always" else int(times or 1),
+                int(repeats or 1),
+            )
 
 
 MINE = list(_entries())

@@ -1,0 +1,312 @@
+"""The field suite's own parts: its table, its judge, its page, the switch of its scripts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.field import acts, page
+from tests.field.cases import CASES, Case, Family, Fate
+from tests.field.fleet import SCRIPTS, Tail
+from tests.field.judge import Verdict, is_, judge, main_incident, said
+from tests.field.runner import untold
+
+LOCK = CASES["lock"]
+
+
+def incident(
+    culprit: str, says: str, *, confidence: str = "likely", fired: float | None = 12.0
+) -> dict[str, Any]:
+    milestones = {"first_seen_s": 11.0} | ({} if fired is None else {"firing_s": fired})
+    return {
+        "kind": "not_entered",
+        "culprits": [culprit],
+        "confidence": confidence,
+        "milestones": milestones,
+        "sentences": [[11.0, "1.0 is suspected"], [12.0, says]],
+    }
+
+
+def record(case: Case = LOCK, **more: Any) -> dict[str, Any]:
+    """Of a run in which everything was right."""
+    return {
+        "key": f"{case.name}#0",
+        "case": case.name,
+        "number": 0,
+        "family": str(case.family),
+        "healthy": case.healthy,
+        "bug": case.bug,
+        "truth": case.truth(),
+        "struck": [["lock", "1.0", 0.0]],
+        "failed": [],
+        "named": {"1.0": "likely"},
+        "accused": [["1.0", "likely", "not_entered", "1.0 hangs in Metrics.log_step"]],
+        "evicted": {"1": 12.0},
+        "to_firing": 12.0,
+        "to_commit": 18.0,
+        "stands": [[0.5, 18.0]],
+        "stood_untold": [],
+        "incidents": [incident("1.0", "1.0 hangs in Metrics.log_step (tools.py:47)")],
+        "code": "c69a293",
+    } | more
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+def test_there_are_enough_bugs_and_habits() -> None:
+    assert sum(not case.healthy for case in CASES.values()) >= 40
+    assert sum(case.healthy for case in CASES.values()) >= 15
+    assert {case.family for case in CASES.values()} == set(Family)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_row_can_be_made(case: Case) -> None:
+    deeds = [acts.parse(text) for text in case.acts]
+    ranks = {f"{group}.{rank}" for group in range(case.groups) for rank in range(case.ranks)}
+    groups = {rank.partition(".")[0] for rank in ranks}
+    assert set(case.culprits) <= ranks | groups
+    assert set(case.also) <= ranks
+    re.compile(case.says)
+    re.compile(case.also_if)
+    script = SCRIPTS / f"train_{case.script}.py"
+    bugs = [text.partition("@")[0].strip() for text in case.bug.split(";") if text]
+    assert len(bugs) == sum(act.verb == "arm" for act in deeds), "each bug is armed once"
+    code = "".join((SCRIPTS / name).read_text() for name in (script.name, "tools.py", "corpus.py"))
+    for bug in bugs:
+        assert f'now("{bug}")' in code
+    assert max(act.end_s for act in deeds) < case.watch_s
+    assert case.least_s < case.watch_s
+    assert not case.healthy or (not case.culprits and case.fate is Fate.STAY)
+
+
+def test_scripts_hold_nothing_of_ours_but_the_attach() -> None:
+    for script in SCRIPTS.glob("*.py"):
+        calls = [
+            node
+            for node in ast.walk(ast.parse(script.read_text()))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in {"worker_server", "reporter"}
+        ]
+        assert [call.attr for call in calls] == ["attach"] * script.name.startswith("train_")
+
+
+def test_an_act_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        acts.parse("0: shout rank 1.0")
+    assert acts.parse("3: gdb rank 1.0 for 10") == acts.Act(3.0, "gdb", "rank 1.0", 10.0)
+
+
+# -- names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("truth", "name", "same"),
+    [
+        ("1.0", "1.0", True),
+        ("1.0", "train_ddp_1.0", True),
+        ("1.0", "my_1.1", False),
+        ("1.0", "11.0", False),
+        ("1", "my_1.1", True),
+        ("1", "1", True),
+        ("1.0", "1", True),
+        ("1", "train_ddp_1:0a2f-77", True),
+        ("1", "train_ddp_0:0a2f-17", False),
+        ("0.1", "fsdp_0.1", True),
+    ],
+)
+def test_who_is_meant(truth: str, name: str, same: bool) -> None:
+    assert is_(truth, name) is same
+
+
+# -- the judge ---------------------------------------------------------------------------------
+
+
+def test_the_culprit_alone_is_exact() -> None:
+    assert judge(record()) == (Verdict.EXACT, "")
+    assert said(record()) is True
+
+
+def test_a_sentence_without_the_cause_is_still_exact_and_told_apart() -> None:
+    vague = record(incidents=[incident("1.0", "1.0 is in no collective for 31 s")])
+    assert judge(vague)[0] == Verdict.EXACT
+    assert said(vague) is False
+
+
+def test_a_sentence_of_an_incident_that_never_fired_does_not_count() -> None:
+    pending = record(incidents=[incident("1.0", "1.0 hangs in log_step", fired=None)])
+    assert said(pending) is False
+
+
+def test_a_healthy_rank_beside_the_culprit() -> None:
+    wrong = record(accused=[*record()["accused"], ["2.0", "certain", "dead", "2.0 is gone"]])
+    assert judge(wrong) == (Verdict.ACCUSED, "2.0 (certain, dead)")
+
+
+@pytest.mark.parametrize("confidence", ["pending", "unsure"])
+def test_doubt_is_no_accusation(confidence: str) -> None:
+    doubt = record(accused=[*record()["accused"], ["2.0", confidence, "dead", "2.0 is gone"]])
+    assert judge(doubt)[0] == Verdict.EXACT
+
+
+def test_a_healthy_group_evicted_is_the_worst() -> None:
+    wrong = record(evicted={"0": 61.0}, stood_untold=[[0.0, 90.0]], named={})
+    assert judge(wrong) == (Verdict.EVICTED, "0 at 61.0 s")
+
+
+def test_whom_nobody_may_evict() -> None:
+    gdb = record(CASES["gdb-90s"], bug="", evicted={"1": 6.8})
+    assert judge(gdb)[0] == Verdict.EVICTED
+
+
+def test_who_is_looked_at_may_be_named_as_that_only() -> None:
+    case = CASES["gdb-10s"]
+    told = record(
+        case, evicted={}, named={}, accused=[["1.0", "certain", "traced", "gdb (pid 9) traces 1.0"]]
+    )
+    assert judge(told)[0] == Verdict.EXACT
+    hung = record(
+        case, evicted={}, named={}, accused=[["1.0", "certain", "not_entered", "1.0 stands still"]]
+    )
+    assert judge(hung)[0] == Verdict.ACCUSED
+
+
+def test_a_stand_without_a_word_is_silence() -> None:
+    assert judge(record(stood_untold=[[0.5, 70.0]])) == (Verdict.SILENT, "from 0.5 to 70.0 s")
+
+
+@pytest.mark.parametrize("named", [{}, {"1.0": "unsure"}])
+def test_a_culprit_that_is_not_named_is_missed(named: dict[str, str]) -> None:
+    assert judge(record(named=named, accused=[]))[0] == Verdict.MISSED
+
+
+def test_all_culprits_have_to_be_named() -> None:
+    case = CASES["two-of-three"]
+    both = record(
+        case,
+        named={"1.0": "likely", "2.0": "likely"},
+        accused=[["1.0", "likely", "k", "s"], ["2.0", "likely", "k", "s"]],
+    )
+    assert judge(both)[0] == Verdict.EXACT
+    assert judge({**both, "named": {"1.0": "likely"}})[0] == Verdict.MISSED
+
+
+def test_where_the_evidence_cannot_tell_both_are_exact_and_the_victim_alone_is_not() -> None:
+    case = CASES["rank0-only"]
+    both = [["1.0", "unsure", "mismatch", "s"], ["1.1", "unsure", "mismatch", "s"]]
+    assert (
+        judge(record(case, evicted={}, named={"1.0": "unsure"}, accused=both))[0] == Verdict.EXACT
+    )
+    assert judge(record(case, evicted={}, named={}, accused=both[1:]))[0] == Verdict.MISSED
+
+
+def test_named_but_nobody_trains_again() -> None:
+    assert judge(record(to_commit=None))[0] == Verdict.NOT_OUT
+
+
+def test_a_bug_that_did_not_strike_judges_nobody() -> None:
+    assert judge(record(struck=[], evicted={"0": 3.0}))[0] == Verdict.INVALID
+
+
+def test_silence_about_the_healthy_is_exact() -> None:
+    case = CASES["pause"]
+    quiet = record(case, named={}, accused=[], evicted={}, incidents=[], to_firing=None)
+    assert judge(quiet)[0] == Verdict.EXACT
+    assert judge({**quiet, "accused": [["0.0", "likely", "dead", "s"]]})[0] == Verdict.ACCUSED
+
+
+def test_the_incident_that_tells_it_names_the_culprit() -> None:
+    first = incident("0.0", "0.0 is gone", fired=3.0)
+    mine = incident("1.0", "1.0 hangs", fired=9.0)
+    assert main_incident(record(incidents=[first, mine])) is mine
+    assert main_incident(record(incidents=[first])) is first
+    assert main_incident(record(incidents=[incident("1.0", "s", fired=None)])) is None
+
+
+@pytest.mark.parametrize(
+    ("stands", "spans", "left"),
+    [
+        ([[0.0, 40.0]], [], []),
+        ([[0.0, 70.0]], [], [[0.0, 70.0]]),
+        ([[0.0, 70.0]], [(50.0, 90.0)], []),
+        ([[0.0, 130.0]], [(61.0, 130.0)], [[0.0, 130.0]]),
+        ([[100.0, 170.0]], [(5.0, 60.0)], [[100.0, 170.0]]),
+    ],
+    ids=["short", "silent", "told", "told too late", "told of another"],
+)
+def test_stands_of_over_a_minute_have_to_be_told(
+    stands: list[list[float]], spans: list[tuple[float, float]], left: list[list[float]]
+) -> None:
+    assert untold(stands, spans) == left
+
+
+# -- page, logs, switch ------------------------------------------------------------------------
+
+
+def test_the_page_has_the_sentence_and_every_miss() -> None:
+    wrong = record(
+        key="lock#1",
+        number=1,
+        evicted={"0": 61.0},
+        verdict="healthy evicted",
+        because="0 at 61.0 s",
+    )
+    text = page.render([record(verdict="exact", because=""), wrong])
+    assert "1.0 hangs in Metrics.log_step (tools.py:47)" in text
+    assert "culprits exact: 1/2" in text
+    assert (
+        "- `lock#1` (a lock is never released: an early return): **healthy evicted**: 0 at 61.0 s"
+        in text
+    )
+
+
+def test_a_tail_tells_who_moves(tmp_path: Path) -> None:
+    path = tmp_path / "group-0.log"
+    tail = Tail(path)
+    assert not tail.look(1.0)
+    path.write_text("x [7] loss = 5.5000, participants = 3\n[8] loss = 5.4, par")
+    assert tail.look(2.0)
+    assert (tail.step, tail.participants, tail.moved_s) == (7, 3, 2.0)
+    assert not tail.look(3.0)
+    with path.open("a") as file:
+        file.write("ticipants = 2\n")
+    assert tail.look(4.0)
+    assert (tail.step, tail.participants, tail.steps) == (8, 2, 2)
+
+
+def test_a_bug_strikes_once_where_and_when_it_is_armed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, struck = tmp_path / "go", tmp_path / "struck.jsonl"
+    for key, value in {
+        "BUG": "lock@0.0,1.0;queue@1.0*always;lock@2.0",
+        "BUG_GO": str(go), "BUG_STRUCK": str(struck),
+        "REPLICA_GROUP_ID": "1", "RANK": "0",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(key, value)
+
+    def born() -> Any:
+        switch = runpy.run_path(str(SCRIPTS / "trouble.py"))
+        switch["now"].__globals__["BEGAN"] = time.monotonic() - 60
+        return switch["now"]
+
+    now = born()
+    assert not now("lock"), "not armed yet"
+    go.write_text("1")
+    assert not now("queue"), "the second bug is not armed yet"
+    assert [now("lock"), now("lock")] == [True, False]
+    go.write_text(f"2 {os.getpid()}")
+    assert [now("queue"), now("queue")] == [True, True]
+    assert [json.loads(line)["bug"] for line in struck.read_text().splitlines()] == [
+        "lock",
+        "queue",
+    ]
