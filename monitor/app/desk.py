@@ -18,7 +18,7 @@ from monitor.lease import Standing
 from monitor.names import GroupName, IncidentId
 from monitor.pausing import PauseSwitch
 from monitor.quarantine import Quarantine
-from monitor.reports.incident_evidence import Drawn, Stage
+from monitor.reports.incident_evidence import Stacks
 from monitor.rulebook import Rulebook
 from monitor.targets import Registry
 from monitor.view import View
@@ -53,7 +53,7 @@ class Desk:
     """Whether this monitor acts; None: it shares its store with nobody."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
-    drawn: Callable[[IncidentId], Drawn] = lambda _: Drawn(Stage.NONE)
+    stacks: Callable[[IncidentId], Stacks] = lambda _: Stacks()
     """What its page shows of that."""
     rules: Rulebook | None = None
     pause: PauseSwitch | None = None

@@ -16,7 +16,7 @@ from monitor.audit.choose import Choice
 from monitor.audit.totals import totals_to_json
 from monitor.incident import Incident
 from monitor.reports.incident import incident_page
-from monitor.reports.incident_evidence import Access, Drawn, Stage
+from monitor.reports.incident_evidence import Access, Stacks
 from monitor.reports.incident_list import Asked, incidents_page
 from monitor.reports.incident_pieces import page_path
 from monitor.view import View, bundle_url, case_of, incident_json
@@ -35,13 +35,13 @@ def incident_for_people(prefix: str) -> Response:
     view = the_view()
     one = one_of(view, prefix)
     body, access = incident_json(view, one), _access(one)
-    drawn = the_desk().drawn(one.id) if access.allowed else Drawn(Stage.NONE)
-    if request.args.get("have") == drawn.stamp != "" and not drawn.awaited:
-        drawn = Drawn(Stage.READY, stamp=drawn.stamp, kept=True)
+    stacks = the_desk().stacks(one.id) if access.allowed else Stacks()
+    if request.args.get("have") == stacks.stamp != "":
+        stacks = Stacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
         body,
         now_s=view.snapshot.now_s,
-        drawn=drawn,
+        stacks=stacks,
         access=access,
         earlier=_earlier(view, one),
         why_not=why_not(the_desk()) or "",

@@ -14,18 +14,17 @@ from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.evidence.asking import Asker, judged
 from monitor.evidence.bundle import Content, Moment, MomentName, filler
-from monitor.evidence.drawings import Drawings
 from monitor.evidence.fleet import Memory, Seen, fleet_json, records_in_hand
 from monitor.evidence.lanes import QUEUE, Job, Lane, Ticket
 from monitor.evidence.parts import Part
 from monitor.evidence.shelf import Shelf
+from monitor.evidence.stacks import StacksReader
 from monitor.evidence.whom import Whom, concerned
 from monitor.fetch import Fetcher
 from monitor.incident import Incident, State, incident_to_json
 from monitor.metrics import Instruments
 from monitor.names import IncidentId
 from monitor.policy import Evict
-from monitor.reports.incident_evidence import Drawn
 from monitor.snapshot import Snapshot
 from monitor.view import BundleView
 
@@ -59,6 +58,7 @@ class Evidence:
         self._clock = clock
         self._asker = Asker(clock, fetcher, token)
         self._shelf = shelf
+        self.stacks = StacksReader(shelf)
         self._config = config
         self._instruments = instruments
         self._version = version
@@ -71,12 +71,10 @@ class Evidence:
         self._writing = threading.Lock()
         self._writing_since: float | None = None
         self._lanes = tuple(Lane(name, self._work) for name in ("evidence", "evidence-evict"))
-        self._drawings = Drawings(shelf)
         self._open()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Stop; what is under way gets `timeout_s`."""
-        self._drawings.close()
         for lane in self._lanes:
             lane.close(timeout_s)
 
@@ -132,10 +130,6 @@ class Evidence:
     def path(self, incident_id: IncidentId) -> Path | None:
         """The file of an incident's bundle."""
         return self._shelf.path(incident_id)
-
-    def drawn(self, incident_id: IncidentId) -> Drawn:
-        """What an incident's page shows of its bundle; begun where nothing is there yet."""
-        return self._drawings.get(incident_id)
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the folder, one sentence each."""

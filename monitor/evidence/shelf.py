@@ -17,8 +17,6 @@ from monitor.names import IncidentId
 from monitor.view import BundleView
 
 _END: Final = ".zip"
-DRAWN: Final = ".drawn"
-"""What was drawn of a bundle, beside it (`drawings`): it goes when the bundle goes."""
 _TEMPORARY: Final = ".part"
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
@@ -87,21 +85,15 @@ class Shelf:
             OSError: it cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found, drawn = {}, set()
+        found = {}
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.name.endswith(_TEMPORARY):
                     with contextlib.suppress(OSError):
                         os.unlink(entry.path)
-                elif entry.name.endswith(DRAWN):
-                    drawn.add(entry.name)
                 elif entry.name.endswith(_END) and entry.is_file(follow_symlinks=False):
                     known = entry.stat(follow_symlinks=False)
                     found[entry.name] = _File(known.st_size, known.st_mtime)
-        for name in drawn:
-            if name.removesuffix(DRAWN) + _END not in found:
-                with contextlib.suppress(OSError):
-                    (self.folder / name).unlink()
         with self._changed:
             self._files = found
 
@@ -162,7 +154,6 @@ class Shelf:
                 gone.append(name)
         for name in gone:
             (self.folder / name).unlink(missing_ok=True)
-            (self.folder / name).with_suffix(DRAWN).unlink(missing_ok=True)
             with self._changed:
                 self._files.pop(name, None)
         return len(gone)

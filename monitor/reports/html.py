@@ -7,7 +7,6 @@ from pathlib import Path
 
 from monitor.analysis.finding import Analysis, Confidence, Finding, Wait
 from monitor.flight_recorder.job import Job
-from monitor.reports.graph import graph
 from monitor.reports.markup import element, escaped, words
 from monitor.reports.online import Online, lines
 from monitor.reports.progress import concerned, members, offers, site, stands
@@ -21,7 +20,6 @@ from monitor.reports.text import (
     stuck_in,
     wait_columns,
 )
-from monitor.reports.timeline import timeline
 from monitor.reports.wording import (
     MEANINGS,
     ended,
@@ -70,21 +68,6 @@ def page(job: Job, analysis: Analysis, told: Online | None = None) -> str:
 def _sections(job: Job, analysis: Analysis) -> Iterator[str]:
     for number, finding in enumerate(analysis.findings, start=1):
         yield _verdict(job, number, finding)
-    drawn = graph(job, analysis) if analysis.findings else ""
-    if drawn:
-        about = (
-            "An arrow leads from ranks that wait to those for which they wait. "
-            "Who stands on the left holds up the rest."
-        )
-        yield _section("Who waits for whom", about, drawn)
-    strips = timeline(job, analysis)
-    if strips:
-        about = (
-            "One row for each rank, or for ranks whose rows are alike. A collective stands in the "
-            "same column on all its members, and to the right of whatever they called before it: "
-            "columns are order, not time. Point at a cell for its sizes, times and call site."
-        )
-        yield _section("The last collectives of every rank", about, strips)
     if analysis.waits:
         about = "" if analysis.findings else "Nobody holds the others up: they were on their way."
         yield _section("Where everybody stands", about, _waits(job, analysis))

@@ -1,6 +1,6 @@
 """One incident as a page: its story from top to bottom, readable without JavaScript. Pure.
 
-Made from the incident's JSON, as `GET /v1/incidents/ID` answers it, and from what was drawn of its
+Made from the incident's JSON, as `GET /v1/incidents/ID` answers it, and from the stacks in its
 evidence. What comes from ranks, the Lighthouse and people is text and never markup (`markup`).
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from monitor.names import RankName, split_rank_name
 from monitor.reports.document import document
+from monitor.reports.incident_course import course
 from monitor.reports.incident_deeds import (
     decided,
     evictions,
@@ -21,8 +22,7 @@ from monitor.reports.incident_deeds import (
     outcome,
     similar,
 )
-from monitor.reports.incident_evidence import Access, Drawn, Stage, evidence_sections, links
-from monitor.reports.incident_picture import picture
+from monitor.reports.incident_evidence import Access, Stacks, evidence_sections, links
 from monitor.reports.incident_pieces import (
     chip,
     group_link,
@@ -42,11 +42,10 @@ from monitor.reports.wording import counted, sentence
 
 STYLE: Final = "/static/incident.css"
 SCRIPT: Final = "/static/incident.js"
-_REFRESH: Final = '<noscript><meta http-equiv="refresh" content="3"></noscript>'
 _CULPRITS, _GROUPS, _FACTS = 24, 24, 40
 _GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?"}
 _SINCE: Final = re.compile(r"\bsince ([0-9]{10})\b")
-NO_EVIDENCE: Final = Drawn(Stage.NONE)
+NO_EVIDENCE: Final = Stacks()
 READER: Final = Access(allowed=True)
 
 
@@ -54,17 +53,17 @@ def incident_page(
     body: Mapping[str, Any],
     *,
     now_s: float,
-    drawn: Drawn = NO_EVIDENCE,
+    stacks: Stacks = NO_EVIDENCE,
     access: Access = READER,
     earlier: Sequence[Mapping[str, Any]] = (),
     why_not: str = "",
 ) -> str:
     """The whole document; `why_not`: why nothing can be changed here."""
     sections = [
-        _story(body, now_s, drawn, access),
-        _picture(body, now_s),
+        _story(body, now_s, stacks),
+        _course(body, now_s),
         section("who", "Who caused it, and who waited", *_who(body)),
-        *evidence_sections(body, drawn, access),
+        *evidence_sections(body, stacks, access),
         section("done", "What was done", *evictions(body)),
         section("decisions", "Who decided", *decided(body)),
         section("holds", "What held it back", *holds(body["account"]["holds"])),
@@ -73,16 +72,14 @@ def incident_page(
         section("earlier", "Earlier on the same hosts and groups", *similar(earlier, now_s)),
         section("more", "More", element("p", *links(body, access, f"/v1{page_path(body['id'])}"))),
     ]
-    if drawn.awaited and access.allowed:
-        sections.append(_REFRESH)
     return document(title(body), *sections, script=SCRIPT, styles=(STYLE,), here="/incidents")
 
 
-def _story(body: Mapping[str, Any], now_s: float, drawn: Drawn, access: Access) -> str:
+def _story(body: Mapping[str, Any], now_s: float, stacks: Stacks) -> str:
     """What a person reads in ten seconds."""
     live = "open" if body["state"] != "resolved" else "followed"
     if body["state"] == "resolved" and body["account"]["final"]:
-        live = "awaited" if drawn.awaited and access.allowed else "over"
+        live = "over"
     return element(
         "section",
         words("h1", title(body)),
@@ -98,8 +95,8 @@ def _story(body: Mapping[str, Any], now_s: float, drawn: Drawn, access: Access) 
                         for one in facts(body, now_s)), class_="five"),
         id="story",
         data_live=live,
-        data_stamp=drawn.stamp or None,
-        data_kept="yes" if drawn.kept else None,
+        data_stamp=stacks.stamp or None,
+        data_kept="yes" if stacks.kept else None,
     )  # fmt: skip
 
 
@@ -121,15 +118,15 @@ _ASKED: Final = {
 }  # fmt: skip
 
 
-def _picture(body: Mapping[str, Any], now_s: float) -> str:
+def _course(body: Mapping[str, Any], now_s: float) -> str:
     about = (
-        "Behind the rows: what the job did meanwhile, as far as commits were seen. "
+        "What happened, and what the job did meanwhile, as far as commits were seen. "
         "Seconds count from when the fault began."
     )
     parts = body["account"]["intervals"]
     table = element("details", words("summary", "How long each part took"), intervals(parts),
                     data_key="intervals")  # fmt: skip
-    return section("course", "What happened when", picture(body, now_s), table, about=about)
+    return section("course", "What happened when", course(body, now_s), table, about=about)
 
 
 def _who(body: Mapping[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from monitor.audit.amounts import bounds
-from monitor.reports.incident_picture import RUNGS
+from monitor.reports.incident_course import RUNGS
 from monitor.reports.incident_pieces import (
     chip,
     host_link,

@@ -1,50 +1,26 @@
-"""What the saved evidence of an incident shows, or why it is not there to be seen. Pure.
-
-Graph, timeline and stacks come from flight records, whose analysis takes a while: a process of its
-own makes them (`monitor.drawing.draw`) and keeps them beside the bundle.
-"""
+"""What the saved evidence of an incident shows, or why it is not there to be seen. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 from monitor.reports.incident_pieces import section
 from monitor.reports.markup import element, escaped, words
 
-PARTS: Final = ("look", "graph", "timeline", "stacks", "limits")
-"""Of what is kept beside a bundle; each is markup."""
-
-
-class Stage(StrEnum):
-    """How far the pictures of a bundle are."""
-
-    NONE = "none"  # there is no bundle
-    WAITING = "waiting"  # another one's are being made
-    MAKING = "making"
-    READY = "ready"
-    FAILED = "failed"
-
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What there is of one bundle."""
+class Stacks:
+    """What is shown of one bundle."""
 
-    stage: Stage
+    markup: str = ""
     why: str = ""
     """Why there are none, for a person."""
-    parts: Mapping[str, str] = field(default_factory=dict)
     stamp: str = ""
-    """Of the bundle that they were made from."""
+    """Of the bundle that they are from."""
     kept: bool = False
-    """Whether the reader's page shows these parts already."""
-
-    @property
-    def awaited(self) -> bool:
-        """Whether it is worth to ask again in a moment."""
-        return self.stage in (Stage.WAITING, Stage.MAKING)
+    """Whether the reader's page shows them already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,56 +35,26 @@ class Access:
     """Of the page, whole."""
 
 
-def evidence_sections(body: Mapping[str, Any], drawn: Drawn, access: Access) -> Iterator[str]:
+def evidence_sections(body: Mapping[str, Any], stacks: Stacks, access: Access) -> Iterator[str]:
     """The sections that show what ranks said."""
-    if drawn.kept:
+    if stacks.kept:
         return
     if body["bundle"] is None:
         yield section("evidence", "What the ranks said", words("p", _none(body), class_="none"))
     elif not access.allowed:
         yield section("evidence", "What the ranks said", *_withheld(body, access))
-    elif drawn.stage is Stage.READY or drawn.parts:
-        yield from _shown(drawn)
     else:
-        yield section("evidence", "What the ranks said", _told(drawn))
+        none = stacks.why or "No rank was asked for its stacks."
+        about = "Where the Python code stood, innermost line first; ranks that stand alike once."
+        shown = stacks.markup or words("p", none, class_="none")
+        yield section("stacks", "The stacks", shown, _offline(body, access), about=about)
 
 
-def _shown(drawn: Drawn) -> Iterator[str]:
-    parts = drawn.parts
-    anew = words("p", "More evidence has come: it is being drawn anew.", class_="none")
-    look = (anew if drawn.awaited else "") + parts.get("look", "")
-    about = "The records of the moment with the most of them, read apart from what the monitor saw."
-    yield section("evidence", "What the ranks' records say", look, about=about)
-    if parts.get("graph"):
-        about = (
-            "An arrow leads from ranks that wait to those for which they wait. "
-            "Who stands on the left holds up the rest."
-        )
-        yield section("graph", "Who waits for whom", parts["graph"], about=about)
-    if parts.get("timeline"):
-        about = (
-            "One row for each rank, or for ranks whose rows are alike. A collective stands in the "
-            "same column on all its members: columns are order, not time. Point at a cell for its "
-            "sizes, times and call site."
-        )
-        yield section("collectives", "The last collectives", parts["timeline"], about=about)
-    if parts.get("stacks"):
-        about = (
-            "Where the Python code stood, innermost line first; ranks that stand alike together."
-        )
-        yield section("stacks", "The stacks", parts["stacks"], about=about)
-    if parts.get("limits"):
-        yield section("limits", "What limits this", parts["limits"])
-
-
-def _told(drawn: Drawn) -> str:
-    if drawn.stage is Stage.MAKING:
-        told = "Graph, collectives and stacks are being made from the saved evidence."
-        return words("p", told, class_="none making")
-    if drawn.stage is Stage.WAITING:
-        told = "Another incident's evidence is being drawn: this one's turn comes next."
-        return words("p", told, class_="none making")
-    return words("p", f"There is no picture of the evidence: {drawn.why}", class_="none")
+def _offline(body: Mapping[str, Any], access: Access) -> str:
+    """How to see the rest of the bundle."""
+    return words("p", "Who waits for whom by the flight records:", class_="meta") + _commands(
+        f"curl -OJ {access.url}", f"lightkeeper analyze {body['id']}.zip --html report.html"
+    )
 
 
 def _none(body: Mapping[str, Any]) -> str:
@@ -133,8 +79,12 @@ def _withheld(body: Mapping[str, Any], access: Access) -> Iterator[str]:
         f"curl -OJ {header} {access.url}",
         f"lightkeeper analyze {body['id']}.zip --html report.html",
     )
-    shown = "\n".join(map(escaped, commands))
-    yield element(
+    yield _commands(*commands)
+
+
+def _commands(*lines: str) -> str:
+    shown = "\n".join(map(escaped, lines))
+    return element(
         "pre", shown, class_="commands", tabindex="0", role="group", aria_label="commands"
     )
 

@@ -18,7 +18,7 @@ from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.metrics import JournalCollector, LeaseCollector, UpkeepCollector, ViewCollector
 from monitor.names import IncidentId
 from monitor.policy.reading import PolicyError
-from monitor.reports.incident_evidence import Drawn, Stage
+from monitor.reports.incident_evidence import Stacks
 from monitor.schedulers.kube_api import KubeUnusableError
 from monitor.service.options import Options, StartError
 from monitor.service.parts import PartsMaker
@@ -164,7 +164,7 @@ class Service:
             review=keeper.review,
             journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
-            drawn=_nothing_drawn if parts.evidence is None else parts.evidence.drawn,
+            stacks=_no_stacks if parts.evidence is None else parts.evidence.stacks.get,
             rules=self.rules,
             pause=parts.pause,
         )
@@ -182,8 +182,8 @@ def _say(found: int, remembered: Remembered) -> None:
         )
 
 
-def _nothing_drawn(_: IncidentId) -> Drawn:
-    return Drawn(Stage.NONE)
+def _no_stacks(_: IncidentId) -> Stacks:
+    return Stacks()
 
 
 def _no_bundle(_: IncidentId) -> Path | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from monitor.audit.books import Books
-from monitor.drawing.draw import draw
+from monitor.evidence.shelf import Keep, Shelf
+from monitor.evidence.stacks import StacksReader
 from monitor.incident import State, Transition
-from monitor.reports.incident_evidence import Drawn, Stage
+from monitor.reports.incident_evidence import Stacks
 from monitor.view import BundleView, View
 from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, WRONG, hang
-from tests.monitor.evidence.test_drawings import REAL
+from tests.monitor.evidence.test_stacks import REAL
 from tests.monitor.reports.test_incident import RUNGS
 from tests.monitor.shell.fakes import wait_until
 from tests.page.browsing import assert_accessible, assert_fits
@@ -45,13 +46,12 @@ def view(*incidents: Any, **more: Any) -> View:
 
 
 @pytest.fixture(scope="module")
-def parts() -> Mapping[str, str]:
-    """What is drawn of the bundle of a real fleet."""
-    return draw(REAL)
-
-
-def told(parts: Mapping[str, str], stamp: str = "1-1") -> Drawn:
-    return Drawn(Stage.READY, parts=parts, stamp=stamp)
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+    """In the bundle of a real fleet."""
+    shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
+    shelf = Shelf(folder, Keep(1, 1e9, 1 << 40))
+    shelf.open()
+    return StacksReader(shelf).get(ID)
 
 
 def timed(opened, url: str, **more: Any):
@@ -74,9 +74,9 @@ def soon(page, seen, what: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-def test_pages_fit_and_are_accessible(width, scheme, stage, opened, parts) -> None:
+def test_pages_fit_and_are_accessible(width, scheme, stage, opened, stacks) -> None:
     full = view(hang(), evictions=(replace(EVICTION, rungs=RUNGS),), reviews={ID: WRONG})
-    monitor = stage(full, drawn=lambda _: told(parts))
+    monitor = stage(full, stacks=lambda _: stacks)
     empty = ("/incidents?kind=dead", "/incidents?since=odd") if scheme == "light" else ()
     for path in ("/incidents/inc-1", "/incidents", *empty):
         page = opened.open(monitor.url + path, width=width, scheme=scheme)
@@ -85,65 +85,59 @@ def test_pages_fit_and_are_accessible(width, scheme, stage, opened, parts) -> No
         assert_accessible(page)
 
 
-def test_it_reads_without_a_script_and_waits_for_what_is_made(stage, opened, parts) -> None:
-    drawn = [Drawn(Stage.MAKING)]
-    monitor = stage(view(), drawn=lambda _: drawn[0])
+def test_it_reads_without_a_script(stage, opened, stacks) -> None:
+    monitor = stage(view(), stacks=lambda _: stacks)
     page = opened.open(monitor.url + "/incidents/inc-1", script=False)
-    assert "are being made" in page.inner_text("main")
-    drawn[0] = told(parts)
-    page.wait_for_selector("#stacks", timeout=15_000)  # it asks again by itself
     text = page.inner_text("main")
     assert "after 11 s lightkeeper evicted rg_1" in text
     assert "_hold_gil (trainer/faults.py:228)" in text
     assert "lightkeeper incidents inc-1 --mark right|wrong|unclear" in text
 
 
-def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, parts) -> None:
-    monitor = stage(view(FIRING, evictions=(), rows=()), drawn=lambda _: told(parts))
+def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, stacks) -> None:
+    monitor = stage(view(FIRING, evictions=(), rows=()), stacks=lambda _: stacks)
     page = timed(opened, monitor.url + "/incidents/inc-1", width=390)
     assert page.get_attribute("#story", "data-live") == "open"
     folded = page.locator("#stacks details.crowd").nth(1)
     folded.locator("summary").first.click()
     page.evaluate("""() => {
-        document.querySelector("#collectives .draw").scrollLeft = 120;
-        document.querySelector("#course .draw").scrollLeft = 40;
+        document.querySelector("#stacks pre.commands").scrollLeft = 40;
         document.querySelector("#course details").open = true;
         document.querySelector("#who a").focus();
         window.scrollTo(0, 900);
         window.same = document.querySelector("#stacks");
     }""")
-    place = "document.querySelector('#evidence').getBoundingClientRect().top"
+    place = "document.querySelector('#stacks').getBoundingClientRect().top"
     before = page.evaluate(place)
     monitor.show(view(
         replace(FIRING, story=(*FIRING.story, Transition(107.0, "severity", "worse"))), rows=ROWS,
     ))  # fmt: skip
     soon(page, lambda: "cool down" in page.inner_text("#decisions"), "the news is shown")
     kept = page.evaluate("""() => ({
-        strip: document.querySelector("#collectives .draw").scrollLeft,
-        course: document.querySelector("#course .draw").scrollLeft,
+        command: document.querySelector("#stacks pre.commands").scrollLeft,
         open: document.querySelector("#course details").open,
         focus: document.activeElement.getAttribute("href"),
         same: document.querySelector("#stacks") === window.same,
     })""")
-    assert kept == {"strip": 120, "course": 40, "open": True, "focus": "/ranks/rg_1.0",
-                    "same": True}  # fmt: skip
+    focus = "/ranks/rg_1.0"
+    assert kept == {"command": 40, "open": True, "focus": focus, "same": True}
     assert folded.evaluate("one => one.open")
     assert abs(page.evaluate(place) - before) < 60, "what is read stays where it is"
 
 
-def test_it_tells_when_it_is_over_and_then_asks_no_more(stage, opened, parts) -> None:
-    drawn = [Drawn(Stage.MAKING)]
-    monitor = stage(view(FIRING, evictions=(), rows=()), drawn=lambda _: drawn[0])
+def test_it_tells_when_it_is_over_and_then_asks_no_more(stage, opened, stacks) -> None:
+    shown = [Stacks()]
+    monitor = stage(view(FIRING, evictions=(), rows=()), stacks=lambda _: shown[0])
     page = timed(opened, monitor.url + "/incidents/inc-1")
-    drawn[0] = told(parts)
+    shown[0] = stacks
     soon(page, lambda: page.locator("#stacks .crowd").count(), "the stacks")
     monitor.show(view())
     soon(page, lambda: page.locator("#story[data-live=over]").count(), "it is over")
     assert "rg_1 is back since" in page.inner_text("#story")
 
 
-def test_one_that_is_over_is_not_asked_for_again(stage, opened, parts) -> None:
-    monitor = stage(view(), drawn=lambda _: told(parts))
+def test_one_that_is_over_is_not_asked_for_again(stage, opened, stacks) -> None:
+    monitor = stage(view(), stacks=lambda _: stacks)
     page = timed(opened, "about:blank")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -166,7 +160,7 @@ def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opene
     one = replace(
         FIRING, verdict=replace(FIRING.verdict, reason=EVIL, evidence={EVIL: EVIL}, victims=(EVIL,))
     )
-    monitor = stage(view(FIRING, evictions=()), drawn=lambda _: Drawn(Stage.FAILED, EVIL))
+    monitor = stage(view(FIRING, evictions=()), stacks=lambda _: Stacks(why=EVIL))
     page = timed(opened, monitor.url + "/incidents/inc-1")
     monitor.show(view(one, evictions=()))
     soon(page, lambda: "<script>" in page.inner_text("#who"), "the new texts are shown")
@@ -206,8 +200,10 @@ def test_where_nothing_can_be_changed_the_page_says_why(stage, opened) -> None:
     assert page.locator("#review button").count() == 0
 
 
-def test_what_is_withheld_is_shown_to_who_keeps_the_token_in_this_tab(stage, opened, parts) -> None:
-    monitor = stage(view(FIRING), drawn=lambda _: told(parts), loopback=False)
+def test_what_is_withheld_is_shown_to_who_keeps_the_token_in_this_tab(
+    stage, opened, stacks
+) -> None:
+    monitor = stage(view(FIRING), stacks=lambda _: stacks, loopback=False)
     page = opened.open(monitor.url + "/incidents/inc-1")
     assert "curl -OJ" in page.inner_text("#evidence")
     assert page.locator("#stacks").count() == 0

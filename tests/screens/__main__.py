@@ -20,8 +20,6 @@ _DOCS: Final = {
     "hung-top.svg": "top.svg",
     "recovered-fleet-1440-dark.png": "fleet-recovered.png",
     "recovered-incident-1440-light.png": "incident.png",
-    "recovered-incident-graph-1440-light.png": "incident-graph.png",
-    "recovered-incident-collectives-1440-light.png": "incident-collectives.png",
     "recovered-incident-stacks-1440-light.png": "incident-stacks.png",
 }
 """Those that docs/ shows, and what they are called there."""
@@ -79,7 +77,7 @@ def _pictures(fleet: Demo, album: Album, out: Path) -> None:
     ):  # fmt: skip
         album.open(name, path)
         if name == "incident" and not album.has(name, "#stacks", 60):
-            print("the drawing of the evidence did not come")
+            print("the stacks of the evidence did not come")
         album.keep("recovered", name)
         album.close(name)
     album.keep("recovered", "fleet", "hosts")

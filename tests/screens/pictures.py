@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTHS: Final = {1440: 900, 390: 844}
 """CSS pixels: a desk and a telephone."""
 SCHEMES: Final = ("light", "dark")
-PARTS: Final = ("course", "graph", "collectives", "stacks", "done")
+PARTS: Final = ("course", "stacks", "done")
 """Sections of the page of an incident that get a picture of their own."""
 _HTML: Final = "text/html; charset=utf-8"
 _SVG: Final = """\

@@ -3,11 +3,11 @@
 
 import { showActs } from "./page-acts.js";
 
-const EVERY_MS = { open: 2000, awaited: 1500, followed: 5000 };
+const EVERY_MS = { open: 2000, followed: 5000 };
 const GIVE_UP_MS = 10000;
 const TOKEN = "lightkeeper.token"; // where the dialogs of page-acts.js keep it, for who ticks that
 const SLOWEST_MS = 30000;
-const EVIDENCE = new Set(["evidence", "graph", "collectives", "stacks", "limits"]);
+const EVIDENCE = new Set(["evidence", "stacks"]);
 const main = document.querySelector("main");
 const shown = new Map(); // section -> as the monitor wrote it, without what a person opened
 const withheld = document.querySelector("[data-withheld]") !== null; // without the token
@@ -18,7 +18,7 @@ for (const section of main.querySelectorAll(":scope > section")) shown.set(secti
 // What a person opened or closed, scrolled and stands on, by names that the next page has too.
 function held(section) {
   const keys = [...section.querySelectorAll("details")].map((one, index) => [one.dataset.key || index, one.open]);
-  const scrolled = [...section.querySelectorAll(".draw, .wide, pre")].map((one) => one.scrollLeft);
+  const scrolled = [...section.querySelectorAll(".wide, pre")].map((one) => one.scrollLeft);
   const active = section.contains(document.activeElement) ? document.activeElement : null;
   const focusable = [...section.querySelectorAll("a, summary, button, [tabindex]")];
   return { keys: new Map(keys), scrolled, focus: active ? focusable.indexOf(active) : -1 };
@@ -29,7 +29,7 @@ function restore(section, before) {
     const open = before.keys.get(one.dataset.key || index);
     if (open !== undefined) one.open = open;
   });
-  [...section.querySelectorAll(".draw, .wide, pre")].forEach((one, index) => { one.scrollLeft = before.scrolled[index] || 0; });
+  [...section.querySelectorAll(".wide, pre")].forEach((one, index) => { one.scrollLeft = before.scrolled[index] || 0; });
   if (before.focus >= 0) section.querySelectorAll("a, summary, button, [tabindex]")[before.focus]?.focus({ preventScroll: true });
 }
 
@@ -73,7 +73,7 @@ function put(next) {
 async function refresh() {
   const story = document.getElementById("story");
   const url = new URL(location.pathname, location.origin);
-  if (story.dataset.stamp && document.getElementById("evidence")) url.searchParams.set("have", story.dataset.stamp);
+  if (story.dataset.stamp && document.getElementById("stacks")) url.searchParams.set("have", story.dataset.stamp);
   const headers = { Accept: "text/html" };
   const token = withheld ? sessionStorage.getItem(TOKEN) : null;
   if (token) headers.Authorization = `Bearer ${token}`;

@@ -218,22 +218,14 @@ def test_the_bundle_is_linked_where_the_incident_is_shown(
     assert f"evidence: {service.url}{URL}" in capsys.readouterr().out.replace("\n", "")
 
 
-@pytest.mark.integration  # the process that draws
 def test_its_page_shows_what_the_ranks_said(service: Service, http: FakeFleet) -> None:
     register(service, http.add("rg_1"))
     judged_by(service, Judge())
     service.keeper.tick()
     bundle_of(service)
     service.keeper.tick()
-
-    def shown() -> str | None:
-        text = requests.get(f"{service.url}/incidents/inc-1", timeout=10).text
-        return None if "are being made" in text else text
-
-    text = wait_until(shown, 60, "what is drawn of the bundle")
+    text = requests.get(f"{service.url}/incidents/inc-1", timeout=10).text
     assert "Thread 1: train.py:10" in text
-    (kept,) = service.keeper._parts.evidence._shelf.folder.glob("*.drawn")
-    assert kept.name == "inc-1.drawn"
 
 
 def test_an_incident_without_evidence_says_so(service: Service) -> None:

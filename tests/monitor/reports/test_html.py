@@ -12,7 +12,7 @@ from tests.monitor.reports.jobs import PP, hang, healthy, megatron, tie
 _VOID = {"meta", "!doctype"}
 _KNOWN = re.compile(
     "html|head|title|style|body|header|main|footer|section|article|h[123]|p|span|b|dl|dt|dd|div|"
-    "table|thead|tbody|tr|th|td|details|summary|ul|li|i|svg|defs|marker|path|g|rect|text|tspan|meta"
+    "table|thead|tbody|tr|th|td|details|summary|ul|li|i|meta"
 )
 
 
@@ -59,15 +59,12 @@ def test_the_answer_is_the_title_and_the_first_heading():
 def test_a_tie_is_not_shown_as_an_accusation():
     text = page(*tie())
     assert '<h1 class="doubt">' in text
-    assert '"node suspect"' in text
-    assert '"node culprit"' not in text
+    assert 'class="culprit"' not in text
 
 
-def test_a_healthy_page_has_no_graph_and_no_verdict():
+def test_a_healthy_page_has_no_verdict():
     text = page(*healthy())
     assert "<article" not in text
-    assert "Who waits for whom" not in text
-    assert "The last collectives of every rank" in text
 
 
 def test_names_from_records_are_text_and_nothing_else():
@@ -91,26 +88,10 @@ def test_names_from_records_are_text_and_nothing_else():
     assert "alert(1)" in "".join(tags.text)
 
 
-def test_the_graph_draws_an_arrow_from_victims_to_the_culprit():
-    text = page(*hang())
-    assert text.count('class="edge"') == 1
-    assert text.count('class="node culprit"') == text.count('class="node victim"') == 1
-
-
-def test_a_deadlock_is_drawn_as_a_circle():
-    assert page(*tie()).count('class="edge"') == 2
-
-
-def test_a_cell_tells_all_that_its_record_says():
-    text = page(*hang())
-    told = "all_reduce float32[4], number 12 of dp (3); scheduled; enqueued 22:29:16.012; called at"
-    assert f"<title>{told} train.py:160 step</title>" in text
-
-
 def test_a_thousand_ranks_make_a_small_page():
     text = page(*megatron(128))
     assert len(text) < 60_000
-    assert "ranks 0-7 and 16-1023" in text
+    assert "0-7, 16-1023" in text
 
 
 def test_every_class_that_the_page_uses_has_a_style():

@@ -10,7 +10,7 @@ from typing import Any
 from monitor.audit.books import Books
 from monitor.pipeline import TickResult
 from monitor.reports.incident import incident_page
-from monitor.reports.incident_evidence import Access, Drawn, Stage
+from monitor.reports.incident_evidence import Access, Stacks
 from monitor.reports.incident_list import Asked, incidents_page
 from monitor.snapshot import LighthouseAway, Rung, RungOutcome, RungResult, Snapshot
 from monitor.store import DecisionRow, DecisionState
@@ -132,12 +132,12 @@ BUNDLE = {"url": "/v1/incidents/inc-1/bundle", "bytes": 2048, "written_s": 1}
 
 def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
     told = {**body(), "bundle": BUNDLE}
-    drawn = Drawn(Stage.READY, parts={"stacks": "<p>a secret</p>"}, stamp="1-1")
-    open_to_all = page(told, drawn=drawn)
+    stacks = Stacks("<p>a secret</p>", stamp="1-1")
+    open_to_all = page(told, stacks=stacks)
     assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
     assert "a secret" in open_to_all
     withheld = Access(False, "They need the token.", "http://m/v1/b", "http://m/incidents/inc-1")
-    guarded = page(told, drawn=drawn, access=withheld)
+    guarded = page(told, stacks=stacks, access=withheld)
     assert 'href="/v1/incidents/inc-1/bundle"' not in guarded
     assert "a secret" not in guarded
     assert "They need the token." in guarded
@@ -145,17 +145,9 @@ def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -
     assert "lightkeeper analyze inc-1.zip" in guarded
 
 
-def test_what_is_being_made_is_told_and_asked_for_again_also_without_a_script() -> None:
-    making = page({**body(), "bundle": BUNDLE}, drawn=Drawn(Stage.MAKING))
-    assert "are being made" in making
-    assert '<noscript><meta http-equiv="refresh"' in making
-    ready = page({**body(), "bundle": BUNDLE}, drawn=Drawn(Stage.READY, parts={"look": "x"}))
-    assert "http-equiv" not in ready
-
-
-def test_why_there_is_no_picture_is_told_and_the_rest_of_the_page_is_there() -> None:
-    text = page({**body(), "bundle": BUNDLE}, drawn=Drawn(Stage.FAILED, "the bundle is damaged"))
-    assert "There is no picture of the evidence: the bundle is damaged" in text
+def test_why_there_are_no_stacks_is_told_and_the_rest_of_the_page_is_there() -> None:
+    text = page({**body(), "bundle": BUNDLE}, stacks=Stacks(why="the bundle is damaged"))
+    assert "the bundle is damaged" in text
     assert "What was done" in text
 
 

@@ -1,7 +1,8 @@
-"""An incident in one sentence, rungs in words, and the drawing of its course."""
+"""An incident in one sentence, rungs in words, and the table of its course."""
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from dataclasses import replace
@@ -11,8 +12,8 @@ import pytest
 
 from monitor.detectors.verdict import Kind, Severity
 from monitor.incident import State
+from monitor.reports.incident_course import course, events
 from monitor.reports.incident_deeds import rung_words
-from monitor.reports.incident_picture import events, picture
 from monitor.reports.incident_words import facts, sentence_of, title
 from monitor.snapshot import Rung, RungOutcome, RungResult
 from tests.monitor.audit.scene import EVICTION, MARKS, hang
@@ -127,30 +128,21 @@ def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
     ]
 
 
-def boxes(drawing: str) -> dict[str, tuple[float, float]]:
-    """Left edge and width of each phase."""
-    found = re.findall(
-        r'<g class="phase (\w+)"><title>.*?</title><rect x="([\d.]+)" y="0" width="([\d.]+)"',
-        drawing,
-    )
-    return {tone: (float(x), float(wide)) for tone, x, wide in found}
+def text_of(markup: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
 
 
-def test_behind_the_rows_stands_what_the_job_did() -> None:
-    assert boxes(picture(body(), 2000.0)) == {
-        "bad": (254.0, pytest.approx(820 * 17 / 36, abs=0.1)),
-        "wait": (
-            pytest.approx(254 + 820 * 17 / 36, abs=0.1),
-            pytest.approx(820 * 19 / 36, abs=0.1),
-        ),
-    }
+def test_above_the_rows_stands_what_the_job_did() -> None:
+    told = text_of(course(body(), 2000.0))
+    assert "the job stands 17 s" in told
+    assert "a group short 19 s" in told
 
 
 def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
     one = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
-    drawing = picture(body(one=one, evictions=(), rows=()), 2000.0)
-    assert "the job is disturbed: 17 s" in drawing
-    assert "a group short" not in drawing
+    told = text_of(course(body(one=one, evictions=(), rows=()), 2000.0))
+    assert "the job is disturbed 17 s" in told
+    assert "a group short" not in told
 
 
 def test_an_eviction_by_hand_is_no_fault() -> None:
@@ -161,20 +153,11 @@ def test_an_eviction_by_hand_is_no_fault() -> None:
     assert events(body(one=one))[0].label == "held: cool down"
 
 
-def test_a_long_wait_is_cut_short_and_the_cut_is_drawn() -> None:
-    late = hang(milestones=replace(MARKS, rejoined_s=100_000.0))
-    drawing = picture(body(one=late), 200_000.0)
-    assert "28 h, cut short" in drawing
-    found = boxes(drawing)
-    assert found["bad"][1] > 200, "what happened before keeps its room"
-    assert "cut short" not in picture(body(), 2000.0)
-
-
-def test_an_open_incident_is_drawn_up_to_now() -> None:
+def test_an_open_incident_is_told_up_to_now() -> None:
     one = hang(**OPEN, milestones=BEFORE)
-    drawing = picture(body(one=one, evictions=(), rows=(HELD,)), 160.0)
-    assert "+6.0 s, 54 s and on" in drawing
-    assert "the job stands: 60 s" in drawing
+    told = text_of(course(body(one=one, evictions=(), rows=(HELD,)), 160.0))
+    assert "54 s so far" in told
+    assert "the job stands 60 s" in told
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, 1e300, -1e300], ids=str)
@@ -183,9 +166,9 @@ def test_a_damaged_store_spoils_a_row_and_not_the_page(odd: float) -> None:
     one = hang(milestones=replace(MARKS, survivor_commit_s=odd))
     made = body(one=one, evictions=(replace(EVICTION, rungs=rungs),))
     made["evictions"][0]["gone_s"] = odd
-    drawing = picture(made, 2000.0)
-    assert "nan" not in drawing
-    assert "inf" not in drawing
+    told = text_of(course(made, 2000.0))
+    assert "nan" not in told
+    assert "inf" not in told
     assert sentence_of(made)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monitor.incident import State
-from monitor.reports.incident_evidence import Drawn, Stage
+from monitor.reports.incident_evidence import Stacks
 from monitor.view import BundleView, View
 from tests.monitor.audit.scene import ID, hang
 from tests.monitor.shell.test_reading_token import desk_of
@@ -16,7 +16,7 @@ from tests.monitor.shell.test_view import view as view_of
 
 TOKEN = {"Authorization": "Bearer secret"}
 SECRET = "a secret of the job"
-DRAWN = Drawn(Stage.READY, parts={"stacks": f"<p>{SECRET}</p>", "look": "<p>look</p>"}, stamp="1-2")
+STACKS = Stacks(f"<p>{SECRET}</p>", stamp="1-2")
 
 
 def older(**changes: Any):
@@ -26,16 +26,16 @@ def older(**changes: Any):
     )
 
 
-def client(fleet, fetcher, *incidents, drawn: Drawn = DRAWN, **more):
+def client(fleet, fetcher, *incidents, stacks: Stacks = STACKS, **more):
     view = replace(view_of(), incidents=incidents or (hang(),), bundles={ID: BundleView(9, 1.0)})
     asked: list[str] = []
 
-    def draw(incident_id):
+    def read(incident_id):
         asked.append(incident_id)
-        return drawn
+        return stacks
 
-    made = desk_of(fleet.add(), fetcher, view=lambda: view, drawn=draw, **more)
-    made.drawn_for = asked
+    made = desk_of(fleet.add(), fetcher, view=lambda: view, stacks=read, **more)
+    made.read_for = asked
     return made
 
 
@@ -64,7 +64,7 @@ def test_what_ranks_said_is_shown_to_whom_ranks_may_be_read(
     assert (SECRET in text(answer)) is shown
     assert ("/v1/incidents/inc-1/bundle</a>" in text(answer)) is False
     assert ("Stacks and flight records may hold secrets" in text(answer)) is not shown
-    assert made.drawn_for == (["inc-1"] if shown else []), "nor is it made for a stranger"
+    assert made.read_for == (["inc-1"] if shown else []), "nor is it read for a stranger"
     assert "What was done" in text(answer)
 
 
