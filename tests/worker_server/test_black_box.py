@@ -17,7 +17,8 @@ from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlaneError, SilentError
 from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.stacks import Stacks, StacksError, Taken
+from worker_server.sidecar.stacks import Look, Stacks, StacksError, Taken
+from worker_server.sidecar.user_code import Call
 
 
 class FakeProcess:
@@ -40,6 +41,9 @@ class FakeProcess:
 
     def wait_death(self, timeout_s):
         return self.dead
+
+    def syscall(self):
+        return None
 
     def send(self, signum):
         return not self.dead
@@ -66,7 +70,8 @@ class FakeTorch:
 class FakeStacks:
     def __init__(self):
         self.calls = []
-
+        self.looks = 0
+        self.main = (Call("main", "/job/train.py", 1),)
         self.error = None
 
     def take(self, *, pause, native=False):
@@ -74,6 +79,12 @@ class FakeStacks:
         if self.error:
             raise StacksError(self.error)
         return Taken("main (train.py:1)\n", time.monotonic())
+
+    def look(self):
+        self.looks += 1
+        if self.error:
+            raise StacksError(self.error)
+        return Look(Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False)
 
 
 class Bench:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import threading
 import time
 
@@ -13,8 +15,7 @@ from tests.worker_server.test_black_box import Bench
 from worker_server import wire
 from worker_server.frames import stacks_text
 from worker_server.page import layout
-from worker_server.sidecar.hang import HangWatch
-from worker_server.sidecar.stacks import Stacks, StacksError
+from worker_server.sidecar.stacks import Stacks, StacksError, calls_of
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'
 
@@ -107,12 +108,12 @@ def test_a_dead_rank_of_which_nothing_is_known_is_gone(bench):
         bench.box.stacks()
 
 
-def test_a_rank_that_stops_is_looked_at_once_without_pausing_it(bench):
+def test_stacks_of_a_hang_are_kept_without_pausing_the_rank(bench):
     bench.box.tick()
     bench.process.state = "T"
     bench.box.tick()
     bench.box.tick()
-    assert bench.stacks.calls == [(False, False)]
+    assert (bench.stacks.looks, bench.stacks.calls) == (1, [])
     bench.process.dead = True
     assert "by py-spy" in bench.box.stacks()
 
@@ -186,42 +187,39 @@ def test_requests_at_the_same_time_share_one_run(tmp_path, exit_code):
     assert tool.count == 1
 
 
-def step(phase="forward", age_s=6.0, progress=4):
-    return wire.StepState(1, 1, progress, phase, age_s, 0)
+THREADS = [
+    {"os_thread_id": 9, "thread_name": "loader", "active": True, "owns_gil": True, "frames": []},
+    {"os_thread_id": 7, "thread_name": "MainThread", "active": False, "owns_gil": False, "frames": [
+        {"name": "Condition.wait", "filename": "/py/threading.py",
+         "short_filename": "threading.py", "line": 331},
+        {"name": "Deadlock.log_step", "filename": "/job/train.py", "short_filename": "train.py",
+         "line": 66},
+    ]},
+]  # fmt: skip
 
 
-def process(state="S", beat_s=0.5):
-    return wire.Process(True, state, interpreter_age_s=beat_s)
+def look(answer):
+    done = subprocess.CompletedProcess([], 0, json.dumps(answer), "")
+    return Stacks(7, find=lambda: "py-spy", run=lambda *_, **__: done).look()
 
 
-INSIDE = (wire.GroupHead("default", 2, 5, 4, "all_reduce", 6.0),)
+def test_a_look_has_the_calls_of_the_main_thread_and_the_text_of_all():
+    seen = look(THREADS)
+    assert seen.main[-1] == ("Deadlock.log_step", "/job/train.py", 66)
+    assert not seen.owns_gil
+    text = 'Thread 7 (idle): "MainThread"\n    Condition.wait (threading.py:331)\n'
+    assert seen.taken.text.startswith(f'Thread 9 (active+gil): "loader"\n{text}')
 
 
-@pytest.mark.parametrize(
-    ("seen", "begins"),
-    [
-        ((process(), step(), ()), True),
-        ((process(), step(age_s=4.0), ()), False),
-        ((process(), step("checkpoint"), ()), False),
-        ((process(), step("init"), ()), False),
-        ((process(), None, ()), False),
-        ((process(), None, INSIDE), True),
-        ((process("T"), None, ()), True),
-        ((process(beat_s=3.5), None, ()), True),
-    ],
-    ids=["phase", "young", "long phase", "start", "no steps", "collective", "stopped", "deaf"],
-)
-def test_a_hang_is(seen, begins):
-    assert HangWatch().begins(*seen, 100.0) is begins
+@pytest.mark.parametrize("answer", [{}, [], [{"os_thread_id": 7}], [7], THREADS[:1]])
+def test_an_answer_in_another_form_is_no_look(answer):
+    with pytest.raises(StacksError, match="not understood"):
+        look(answer)
 
 
-def test_a_hang_is_told_once_and_the_next_not_within_a_minute():
-    watch = HangWatch()
-    assert watch.begins(process(), step(), (), 100.0)
-    assert not watch.begins(process(), step(age_s=100), (), 200.0)
-    assert watch.begins(process(), step(progress=5), (), 201.0)
-    assert not watch.begins(process(), step(progress=6), (), 230.0)
-    assert watch.begins(process(), step(progress=6), (), 261.0)
+def test_the_calls_of_a_note_are_those_of_the_main_thread():
+    note = f'{NOTE}    <module> (my (old) train.py:9)\nThread 8: "loader"\n    f (x.py:1)\n'
+    assert calls_of(note) == (("main", "train.py", 7), ("<module>", "my (old) train.py", 9))
 
 
 def test_a_py_spy_that_cannot_even_be_killed_holds_nobody_for_ever():

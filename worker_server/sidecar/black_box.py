@@ -15,13 +15,14 @@ from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.sidecar import known_stacks, merge, seen
 from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError, SilentError
-from worker_server.sidecar.hang import HangWatch
+from worker_server.sidecar.hang import DEAF_S, HangWatch, mark_of
 from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.pairing import ClockPairs
 from worker_server.sidecar.process import RankProcess
 from worker_server.sidecar.profile import Profiles
-from worker_server.sidecar.stacks import Stacks, StacksError, Taken
+from worker_server.sidecar.stacks import Stacks, StacksError, Taken, calls_of
 from worker_server.sidecar.steps import StepFollower
+from worker_server.sidecar.witness import Sample, Witness
 
 _RECORD_EVERY_S = 30.0
 _RECORD_DUTY = 0.001
@@ -34,7 +35,6 @@ seconds, and waits in the rank until it can answer. Longer would miss one that c
 _STALL_S = 5.0
 """No phase change for so long, inside a collective: keep torch's record before a watchdog or an
 operator kills the rank."""
-
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -75,6 +75,7 @@ class BlackBox:
         self._stacks = stacks
         self._remains = Remains(page, process, files.crash, os.environ)
         self._seen = files.seen
+        self._shares = self._seen.exists()  # a sidecar before this one did
         self._profiles = Profiles(files.page, self.process)
         self._lock = threading.Lock()
         self._clock = ClockPairs()
@@ -85,6 +86,7 @@ class BlackBox:
         """When torch's control plane did not answer, and what was asked."""
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
+        self._witness = Witness()
         self._stall_kept = -1
 
     @property
@@ -102,12 +104,14 @@ class BlackBox:
     def state(self) -> wire.StateReport:
         """The answer of `GET /v1/state`."""
         process = self.process()
-        now_ns = time.monotonic_ns()
+        step, heads = self._stand()
+        stands = self._witness.told(mark_of(step, heads), time.monotonic())
         return wire.StateReport(
             identity=self.identity,
             process=process,
-            step=self._page.step_state(now_ns),
-            heads=self._page.heads(now_ns),
+            step=step,
+            heads=heads,
+            witness=stands if process.alive else None,
             ending=None if process.alive else self._remains.ending(process),
         )
 
@@ -118,8 +122,10 @@ class BlackBox:
 
     def _share(self) -> None:
         """Let the neighbours know what no page holds."""
+        report = self.state()
+        self._shares = report.witness is not None or report.ending is not None
         with contextlib.suppress(OSError):  # no room: they know less
-            seen.write(self._seen, self.state(), time.monotonic())
+            seen.write(self._seen, report, time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: attempts after `since` that are over."""
@@ -236,7 +242,7 @@ class BlackBox:
             return
         self._remains.look()
         self._keep_record()
-        self._keep_stacks()
+        self._look_at_hang()
 
     def _keep_record(self) -> None:
         entered, kept = self._page.entered, self._kept
@@ -250,13 +256,43 @@ class BlackBox:
         if (due and kept.entered != entered) or self._stalls():
             self._refresh_torch(_RECORD_FRESH_S)
 
-    def _keep_stacks(self) -> None:
-        """Once per hang, and without stopping the rank: who hangs does not move."""
+    def _look_at_hang(self) -> None:
+        """Take the stacks of a rank that does not move, without stopping it."""
+        process = self.process()
+        step, heads = self._stand()
+        due = self._hangs.due(process, step, heads, time.monotonic())
+        mark = mark_of(step, heads)
+        if self._shares and self._witness.told(mark, 0.0) is None:
+            self._share()
+        if not due or self.closed:
+            return
+        sample = self._sample(process)
+        if (
+            sample is None
+            or sample.taken_s < self._hangs.since_s
+            or mark != mark_of(*self._stand())
+        ):
+            return
+        waits = any(head.inside for head in heads)
+        waits = waits or (step is not None and step.waits_in is not None)
+        self._witness.add(sample, mark, waits=waits)
+        self._share()
+
+    def _stand(self) -> tuple[wire.StepState | None, tuple[wire.GroupHead, ...]]:
         now_ns = time.monotonic_ns()
-        step, heads = self._page.step_state(now_ns), self._page.heads(now_ns)
-        if self._hangs.begins(self.process(), step, heads, time.monotonic()):
-            with contextlib.suppress(StacksError):  # then the beat's are all there is
-                self._last_stacks = self._stacks.take(pause=False)
+        return self._page.step_state(now_ns), self._page.heads(now_ns)
+
+    def _sample(self, process: wire.Process) -> Sample | None:
+        """By py-spy, else what the beat wrote."""
+        try:
+            look = self._stacks.look()
+        except StacksError:
+            note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
+            return None if note is None else Sample(calls_of(note[0]), time.monotonic() - note[1])
+        self._last_stacks = look.taken
+        deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
+        # a thread that waits for the GIL is in a futex, as one that waits for a lock
+        return Sample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
 
     def _stalls(self) -> bool:
         """Whether the rank has just begun to hang inside a collective; true once per hang."""

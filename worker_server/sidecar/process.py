@@ -36,6 +36,9 @@ class RankProcess(Protocol):
     def tracer_of_a_thread(self) -> wire.Tracer | None:
         """Who traces one of its threads; reads the status of each."""
 
+    def syscall(self) -> int | None:
+        """Which system call its main thread is in; None: in none, or nobody may know."""
+
     def send(self, signum: signal.Signals) -> bool:
         """Send a signal to this very process; False when it is gone."""
 
@@ -133,6 +136,14 @@ class PidfdProcess:
         """Who traces one of its threads: `strace -p THREAD` leaves the others alone."""
         tracers = (_tracer(_status(f"{self.pid}/task/{tid}")) for tid in _tasks(self.pid))
         return next((tracer for tracer in tracers if tracer is not None), None)
+
+    def syscall(self) -> int | None:
+        """Which system call its main thread is in; None: in none, or nobody may know."""
+        try:
+            word = Path(f"/proc/{self.pid}/syscall").read_text(encoding="ascii").partition(" ")[0]
+        except OSError:
+            return None
+        return int(word) if word.isdecimal() else None
 
 
 def _tracer(status: dict[str, str]) -> wire.Tracer | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from worker_server.sidecar.user_code import Call
 
 _TIMEOUT_S = 15.0
 _KILL_S = 1.0
@@ -18,6 +23,7 @@ _KILL_S = 1.0
 _FRESH_S = 1.0
 """An answer younger than this is given again: py-spy stops the rank for a moment."""
 _TRUSTED_EXIT = 0
+_CALL = re.compile(r"    (.+?) \((.+):(\d+)\)$")
 
 
 class StacksError(Exception):
@@ -32,6 +38,17 @@ class Taken:
     taken_s: float
     again: bool = False
     """Whether it was taken for an earlier request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a process that goes on."""
+
+    taken: Taken
+    main: tuple[Call, ...]
+    """Calls of the main thread, newest first."""
+    owns_gil: bool
+    """Whether the main thread does."""
 
 
 def find_py_spy() -> str | None:
@@ -89,11 +106,28 @@ class Stacks:
         finally:
             self._lock.release()
 
-    def _run(self, *, pause: bool, native: bool) -> str:
+    def look(self) -> Look:
+        """All threads without stopping them, with whole paths.
+
+        Raises:
+            StacksError: as `take`, or py-spy's answer is not understood.
+        """
+        if not self._lock.acquire(timeout=_TIMEOUT_S):
+            raise StacksError("py-spy is still at work for an earlier request")
+        try:
+            answer = self._run("--json", pause=False, native=False)
+        finally:
+            self._lock.release()
+        try:
+            return _look_of(json.loads(answer), self._pid, self._clock())
+        except (ValueError, LookupError, TypeError, StopIteration) as exc:
+            raise StacksError("py-spy's JSON is not understood") from exc
+
+    def _run(self, *more: str, pause: bool, native: bool) -> str:
         tool = self._find()
         if tool is None:
             raise StacksError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
-        command = [tool, "dump", "--pid", str(self._pid)]
+        command = [tool, "dump", "--pid", str(self._pid), *more]
         if not pause:
             command.append("--nonblocking")  # of a stopped one it would wait for its own stop
         if native:
@@ -133,6 +167,30 @@ class Stacks:
             self._stuck = thread
             raise StacksError(f"py-spy took more than {self._limit_s:g} s")
         raise StacksError(f"py-spy does not start: {done}")
+
+
+def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> Look:
+    lines = []
+    for thread in threads:
+        state = f"{'active' if thread['active'] else 'idle'}{'+gil' if thread['owns_gil'] else ''}"
+        lines.append(f'Thread {thread["os_thread_id"]} ({state}): "{thread["thread_name"]}"')
+        lines += [f"    {c['name']} ({c['short_filename']}:{c['line']})" for c in thread["frames"]]
+    main = next((t for t in threads if t["os_thread_id"] == pid), None)
+    if main is None:
+        main = next(t for t in threads if t["thread_name"] == "MainThread")
+    calls = tuple(Call(c["name"], c["filename"], int(c["line"])) for c in main["frames"])
+    return Look(Taken("\n".join(lines) + "\n", now_s), calls, main["owns_gil"])
+
+
+def calls_of(text: str) -> tuple[Call, ...]:
+    """Calls of the first thread of a text such as the rank's beat writes: the main thread's."""
+    calls: list[Call] = []
+    for line in text.splitlines()[1:]:
+        at = _CALL.match(line)
+        if at is None:
+            break
+        calls.append(Call(at[1], at[2], int(at[3])))
+    return tuple(calls)
 
 
 def _advice(reason: str) -> str:

@@ -67,6 +67,17 @@ def _roots() -> tuple[str, ...]:
     return tuple(f"{path}/" for path in sorted(paths))
 
 
+@lru_cache(4096)
+def short(path: str) -> str:
+    """A path below its entry of sys.path, as far as that is one that is installed."""
+    for mark in _INSTALLED:
+        before, _, below = path.rpartition(mark)
+        if before:
+            return below
+    root = next((root for root in _roots() if path.startswith(root)), "")
+    return path.removeprefix(root)
+
+
 def innermost(calls: Sequence[Call]) -> int | None:
     """Which of these calls, newest first, is the innermost of the user's code.
 
