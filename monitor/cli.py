@@ -21,6 +21,7 @@ examples:
   lightkeeper status                                       is it training, who holds it back?
   lightkeeper top                                          the ranks, live
   lightkeeper incidents                                    what went wrong, and what was done
+  lightkeeper evict rg_1                                   put a replica group out by hand
   lightkeeper admit -- torchrun train.py                   start a group, unless its host is refused
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
@@ -97,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     """
     from monitor.commands import (  # noqa: PLC0415
         analyze,
+        evict,
         goodput,
         incidents,
         notify,
@@ -146,6 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
         incidents.add_arguments,
         incidents.run,
     )
+    add("evict", "put a replica group out now", evict.EXAMPLES, evict.add_arguments, evict.run)
     add(
         "quarantine",
         "hosts and groups that may not come back",

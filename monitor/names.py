@@ -18,12 +18,19 @@ __all__ = [
     "group_of_replica",
     "rank_name",
     "split_rank_name",
+    "unseen_name",
 ]
 
 
 def group_of(rank: RankName) -> GroupName:
     """Replica group of a rank: `rg_1` for `rg_1.0`."""
     return split_rank_name(rank)[0]
+
+
+def unseen_name(replica_id: ReplicaId) -> GroupName:
+    """Name of a participant that no WorkerServer reports: `rg_1~1f0c2d3e`."""
+    name, _, uuid = replica_id.partition(":")
+    return GroupName(f"{name}~{uuid[:8]}")
 
 
 def group_of_replica(replica_id: ReplicaId) -> GroupName:

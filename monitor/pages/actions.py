@@ -7,7 +7,6 @@ asks for reason and token is the script's (`static/page-acts.js`), and the serve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import quote
 
 from monitor.pages.context import Context
@@ -16,8 +15,6 @@ from monitor.pages.tree import Node, el
 from monitor.reports.wording import counted
 from monitor.store import QuarantineEntry
 from monitor.view import groups_of
-
-_CURL: Final = 'curl -H "Authorization: Bearer $TOKEN"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,8 @@ def evict(context: Context, group: str) -> Act:
         f"{' on ' + ', '.join(hosts[:4]) if hosts else ''}. {left}"
         "No guard stands in the way: not the budget, not the least number of groups, not a pause. "
         "Its hosts are not quarantined: a launcher may start it again at once.",
-        command=f"{_CURL} -H 'Content-Type: application/json' -d '{{\"reason\": \"why\"}}' "
-        f"$MONITOR{path}",
+        command=f"lightkeeper evict {_quoted(group)} --reason 'why' --token-file token "
+        "--monitor $MONITOR",
         typed=group,
         grave=True,
     )

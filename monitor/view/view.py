@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +18,7 @@ from monitor.names import (
     RankName,
     ReplicaId,
     group_of_replica,
+    unseen_name,
 )
 from monitor.pipeline import WORST_FIRST, RankHealth, TickResult
 from monitor.policy.effective import Effective
@@ -36,6 +38,8 @@ from monitor.store import (
 from monitor.tempo import Tempo
 
 SCHEMA: Final = 1
+_BEATS_S: Final = 3.0
+"""A heartbeat this young is of a process that lives: TorchFT sends 3 to 10 a second."""
 
 
 class NotPossible(Exception):  # noqa: N818 - an answer, not an accident
@@ -103,15 +107,32 @@ class GroupView:
 
 
 def groups_of(view: View) -> tuple[GroupView, ...]:
-    """Every replica group that has a registered rank or a place in the quorum, sorted."""
+    """Every replica group that has a registered rank or a place in the quorum, sorted.
+
+    A member of the quorum that beats, and that no rank reports though its group's ranks say who
+    they are, is one of its own: a second life of the group, or an orphan of its first.
+    """
     ranks: dict[GroupName, list[Observation]] = {}
+    own: dict[ReplicaId, GroupName] = {}
     for seen in view.snapshot.observations:
         ranks.setdefault(seen.identity.group, []).append(seen)
+        step = None if seen.report is None else seen.report.step
+        if step is not None and step.replica_id is not None:
+            own[step.replica_id] = seen.identity.group
     lighthouse = view.snapshot.lighthouse
+    ages_s: Mapping[ReplicaId, float] = {}
     members: tuple[ReplicaId, ...] = ()
     if isinstance(lighthouse, LighthouseView):
         members = tuple(member.replica_id for member in lighthouse.members)
-    known = {GroupName(group_of_replica(replica_id)): replica_id for replica_id in members}
+        ages_s = lighthouse.heartbeat_ages_s
+    known: dict[GroupName, ReplicaId] = {}
+    for replica_id in members:
+        name = own.get(replica_id, group_of_replica(replica_id))
+        if replica_id not in own and name in own.values():
+            if ages_s.get(replica_id, math.inf) > _BEATS_S:
+                continue  # what the group was before it started again
+            name = unseen_name(replica_id)
+        known[name] = replica_id
     ids, names = frozenset(members), ranks.keys() | known.keys()
     return tuple(_group(view, n, ranks.get(n, ()), known.get(n), ids) for n in sorted(names))
 

@@ -45,7 +45,7 @@ def test_a_group_tells_its_ranks_and_its_incidents(stage, opened, faulty) -> Non
     assert page.locator(f'#incidents a[href="/incidents/{incident.id}"]').count() == 1
     page.get_by_text("From a shell").click()
     shell = page.inner_text("#acts")
-    assert "$MONITOR/v1/groups/rg_1/evict" in shell
+    assert "lightkeeper evict 'rg_1'" in shell
     assert "lightkeeper quarantine add --group 'rg_1'" in shell
 
 

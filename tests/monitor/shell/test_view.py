@@ -87,6 +87,17 @@ def test_a_restarted_group_that_did_not_join_yet_is_not_in_the_quorum() -> None:
     assert [group.in_quorum for group in groups if group.group == "rg_0"] == [False]
 
 
+@pytest.mark.parametrize(("beats_s", "names"), [(0.2, ["rg_0", "rg_0~bcdefghi"]), (9.0, ["rg_0"])])
+def test_a_second_life_of_a_group_that_beats_is_a_group_of_its_own(beats_s, names) -> None:
+    twice = LighthouseView(
+        4, (Member(ReplicaId("rg_0:a"), 7), Member(ReplicaId("rg_0:bcdefghijk"), 7)),
+        {ReplicaId("rg_0:a"): 0.1, ReplicaId("rg_0:bcdefghijk"): beats_s}, "fine",
+    )  # fmt: skip
+    groups = groups_of(view(seen("rg_0", replica_id="rg_0:a"), lighthouse=twice))
+    assert [one.group for one in groups] == names
+    assert [one.replica_id for one in groups[1:]] == ["rg_0:bcdefghijk"][: len(names) - 1]
+
+
 def test_without_a_lighthouse_membership_is_unknown_and_not_no() -> None:
     groups = groups_of(view(seen("rg_0"), lighthouse=LighthouseAway("refused")))
     assert [group.in_quorum for group in groups] == [None]
