@@ -157,8 +157,8 @@ class SelfHealth:
 
 
 _SCALED: Final = (
-    "stall_floor_s", "undeclared_floor_s", "stall_factor", "silent_s", "host_lost_s",
-    "mismatch_suspect_s", "lighthouse_away_s", "lag_absent_s",
+    "stall_floor_s", "undeclared_floor_s", "witnessed_floor_s", "stall_factor", "silent_s",
+    "host_lost_s", "mismatch_suspect_s", "lighthouse_away_s", "lag_absent_s",
 )  # fmt: skip
 """Thresholds on how long something has to last: those that a sick monitor may see wrongly."""
 

@@ -44,7 +44,7 @@ def without_us(case: Case, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind 
             )  # fmt: skip
         case Kind.STATE_CORRUPT:
             return unknown("spoilt state costs results, not time")
-        case Kind.BY_HAND:
+        case Kind.UNSEEN | Kind.BY_HAND:
             return unknown("a person evicted it for reasons of their own")
         case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
             return unknown("what such a fault goes on to cost was never measured")

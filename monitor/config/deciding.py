@@ -59,7 +59,7 @@ class Deciding:
     takes 30 s to fail by itself."""
     program_bug_after: int = 1
     """Evictions for one signature that came back on another host, before the program is blamed."""
-    crash_loop_after: int = 2
+    crash_loop_after: int = 1
     """Evictions for one signature, wherever it came back, before a person has to look."""
     crash_loop_memory_s: float = 3600.0
     """For so long after its end an eviction counts for these two. Longer holds a fault that hosts

@@ -29,6 +29,19 @@ class Detecting:
     when it reports no phases. A checkpoint or an evaluation that nobody declared looks like that.
     Half of TorchFT's 60 s, after which the others give up; lower finds hangs there sooner and
     accuses such a pause when it comes for the first time."""
+    witnessed_floor_s: float = 12.0
+    """The same where two stacks from outside, 2 s apart, show the main thread at the same line of
+    the user's code, in nothing that is known to last: a verdict within 15 s. Lower accuses a data
+    loader that took a breath; with `undeclared_floor_s` stacks settle nothing."""
+    lasting_floor_s: float = 90.0
+    """The same where stacks stand in a compiler, a checkpoint, an evaluation or an import. Below
+    the 120 s after which TorchFT's defaults have ended the others."""
+    standstill_s: float = 45.0
+    """When somebody has waited for so long and nobody can be named, that is said; nobody is
+    accused. Below the 60 s after which TorchFT's first timeout ends who waits."""
+    unseen_s: float = 10.0
+    """A participant that no WorkerServer has reported for so long is told. Lower tells of Managers
+    that are younger than their rank's first report."""
     ending_s: float = 60.0
     """A rank that waited for a fault of another, and left that wait without a commit, may stand
     still for so long before it is called hung: its interpreter is ending, which on a host with a
@@ -179,6 +192,10 @@ RANGES: Final[Mapping[str, Range]] = {
     "tick_s": (0.05, 60),
     "stall_floor_s": (0.1, DAY),
     "undeclared_floor_s": (0, DAY),
+    "witnessed_floor_s": (0, DAY),
+    "lasting_floor_s": (0, DAY),
+    "standstill_s": (0, DAY),
+    "unseen_s": (0, DAY),
     "ending_s": (0, DAY),
     "stall_factor": (1, 1e6),
     "unwitnessed_factor": (1, 1e6),

@@ -1,5 +1,11 @@
 """Dead processes and lost hosts (class D).
 
+Theory of operation. A death may follow from another one: torchft's DDP ends survivors when a peer
+dies inside an all-reduce, and TorchFT's timeouts end who waits. So a group that has not committed
+since a rank of another group died, and of which nothing says that it ended for a reason of its own,
+died of that: it is a victim, and the first death stands, though all are gone by then. A job is
+taken for ended, and nobody is told, when all ranks end at about one time and alike.
+
 A WorkerServer that cannot be reached is no dead rank: it may be the server that is gone. A
 process is dead when its WorkerServer says so. A host is taken for lost only when every
 WorkerServer of a group is silent and the group's heartbeat, a second channel, is stale too.
@@ -7,29 +13,80 @@ WorkerServer of a group is silent and the group's heartbeat, a second channel, i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from monitor.detectors.sentence import named as ranks_named
+from monitor.detectors.sentence import waits_for, why_it_died
+from monitor.detectors.signature import of_death, of_peers
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import WaitGraph
-from monitor.detectors.wording import listed, plural, seconds
+from monitor.detectors.wording import listed, seconds
 from monitor.history import FINISHED_PHASE, History, RankTrack, inside_own_group
 from monitor.names import GroupName
+
+_FOLLOWS_S: Final = 180.0
+"""A death so long after another may still follow from it: TorchFT's quorum and join timeouts, 60 s
+each by default, one after the other, and some for the interpreter to end."""
+_OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+_SHOWN: Final = 8
 
 
 def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each replica group that lost a process; culprits are the first to go."""
-    if _job_ended(history):
-        return ()
-    found: list[Verdict] = []
-    for group, members in history.groups().items():
-        gone = [
-            track
-            for track in members
-            if _gone(track) and not _finished(track) and not _being_replaced(track, members)
-        ]
-        if gone:
-            found.append(_verdict(history, graph, group, gone))
-        elif _host_lost(history, group, members):
-            found.append(_lost(history, graph, group, members))
+    lost = {
+        group: gone
+        for group, members in history.groups().items()
+        if (gone := [t for t in members if _fell(t) and not _being_replaced(t, members)])
+    }
+    if _ended_alike(history):
+        return _for_all(history, lost)
+    follows = _followers(history, lost)
+    found = [
+        _verdict(history, graph, group, gone, follows)
+        for group, gone in lost.items()
+        if group not in follows
+    ]
+    found += [
+        _lost(history, graph, group, members)
+        for group, members in history.groups().items()
+        if group not in lost and _host_lost(history, group, members)
+    ]
     return tuple(found)
+
+
+def _fell(track: RankTrack) -> bool:
+    return _gone(track) and not _finished(track)
+
+
+def _followers(
+    history: History, lost: Mapping[GroupName, list[RankTrack]]
+) -> dict[GroupName, GroupName]:
+    """Groups that died of another group's death -> that group."""
+    order = sorted((min(_died_s(history, t) for t in gone), group) for group, gone in lost.items())
+    found: dict[GroupName, GroupName] = {}
+    for first_s, root in order:
+        for died_s, group in order:
+            late = first_s < died_s <= first_s + _FOLLOWS_S
+            if root in found or group in found or not late:
+                continue
+            if not any(_on_its_own(t) or _committed_since(t, first_s) for t in lost[group]):
+                found[group] = root
+    return found
+
+
+def _committed_since(track: RankTrack, at_s: float) -> bool:
+    return track.last_commit_s is not None and track.last_commit_s > at_s
+
+
+def _on_its_own(track: RankTrack) -> bool:
+    """Whether its end speaks of a cause of its own, and not of a peer that is gone."""
+    report = track.report
+    if report is None:
+        return False
+    if report.ending is not None and report.ending.exception is not None:
+        return not of_peers(report.ending.exception)
+    return report.process.exit_signal in _OWN_SIGNALS
 
 
 def _gone(track: RankTrack) -> bool:
@@ -43,43 +100,91 @@ def _finished(track: RankTrack) -> bool:
     return not track.phased and track.report is not None and track.report.process.exit_code == 0
 
 
-def _job_ended(history: History) -> bool:
-    """Whether the whole job ended at about one time: not a fault, as far as it can be told."""
+def _ended_alike(history: History) -> bool:
+    """Whether all ranks of the job ended at about one time, all for a reason or all without."""
     tracks = [track for track in history.present() if track.report is not None]
     died_s = [track.died_s for track in tracks if track.died_s is not None]
-    together = len(died_s) == len(tracks) > 0
-    return together and max(died_s) - min(died_s) <= history.config.job_end_s
+    if len(died_s) < len(tracks) or not tracks:
+        return False
+    own = sum(map(_on_its_own, tracks))
+    return own in (0, len(tracks)) and max(died_s) - min(died_s) <= history.config.job_end_s
+
+
+def _for_all(history: History, lost: Mapping[GroupName, list[RankTrack]]) -> tuple[Verdict, ...]:
+    """The whole job raised: told, and nobody is accused; an end without a word is no fault."""
+    gone = sorted((t for some in lost.values() for t in some), key=lambda t: _died_s(history, t))
+    raised = [track for track in gone if of_death(track)]
+    if not raised:
+        return ()
+    first_s = _died_s(history, gone[0])
+    return (
+        Verdict(
+            kind=Kind.DEAD,
+            culprits=(),
+            groups=(),
+            reason=f"all {len(gone)} ranks of the job ended within "
+            f"{seconds(_died_s(history, gone[-1]) - first_s)}, {seconds(history.now_s - first_s)} "
+            f"ago: {raised[0].rank} by {why_it_died(raised[0])}",
+            confidence=Confidence.UNSURE,
+            since_s=first_s,
+            victims=tuple(sorted(track.rank for track in gone)),
+            evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]},
+            signature=of_death(raised[0]),
+        ),
+    )
 
 
 def _verdict(
-    history: History, graph: WaitGraph, group: GroupName, gone: list[RankTrack]
+    history: History,
+    graph: WaitGraph,
+    group: GroupName,
+    gone: list[RankTrack],
+    follows: Mapping[GroupName, GroupName],
 ) -> Verdict:
     own = [track for track in gone if not _waited_for_another(track, gone)] or gone
     first_s = min(_died_s(history, track) for track in own)
     slack_s = history.config.death_slack_s
     first = [track for track in own if _died_s(history, track) - first_s <= slack_s]
-    culprits = tuple(t.rank for t in first if not _taken_along(history, t, first))
-    followed = tuple(track.rank for track in gone if track.rank not in culprits)
-    victims = tuple(sorted({*graph.victims(culprits), *followed}))
+    named = [track for track in first if not _taken_along(history, track, first)]
+    culprits = tuple(track.rank for track in named)
+    died = [track.rank for track in gone if track.rank not in culprits]
+    died += [
+        track.rank
+        for other, root in follows.items() if root == group
+        for track in history.groups()[other] if _gone(track)
+    ]  # fmt: skip
+    waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
     alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
     still = "runs" if len(alive) == 1 else "run"
-    rest = f"; {listed([t.rank for t in alive])} of its group still {still}"
+    told = [_died(history, named, first_s)]
+    if alive:
+        told.append(f"{listed([t.rank for t in alive])} of its group still {still}")
+    if died:
+        told.append(f"{listed(sorted(died))} ended after it")
+    if waiting:
+        told.append(waits_for(history, waiting, culprits))
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
         groups=(group,),
-        reason=f"the {plural(culprits, 'process', 'processes')} of {listed(culprits)} "
-        f"{plural(culprits, 'is', 'are')} gone for {seconds(history.now_s - first_s)}, "
-        f"in phase {_phase(gone[0])!r}"
-        + (rest if alive else "")
-        + (f"; {listed(victims)} {plural(victims, 'waits', 'wait')} for it" if victims else ""),
+        reason="; ".join(told),
         confidence=Confidence.CERTAIN,
         since_s=first_s,
-        victims=victims,
+        victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
-        signature=f"dead:{culprits[0]}",
+        signature=of_death(named[0]),
     )
+
+
+def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
+    ranks = [track.rank for track in tracks]
+    why = next(filter(None, map(why_it_died, tracks)), "")
+    told = f"{ranks_named(ranks)} died {seconds(history.now_s - first_s)} ago"
+    if why:
+        return f"{told}: {why}"
+    phase = f" in phase {tracks[0].doing!r}," if tracks[0].phased else ""
+    return f"{told},{phase} how is not known"
 
 
 def _being_replaced(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
@@ -124,10 +229,6 @@ def _died_s(history: History, track: RankTrack) -> float:
     return history.now_s if track.died_s is None else track.died_s
 
 
-def _phase(track: RankTrack) -> str:
-    return "?" if track.step is None else track.step.phase
-
-
 def _host_lost(history: History, group: GroupName, members: tuple[RankTrack, ...]) -> bool:
     limit_s = history.config.host_lost_s
     silent = all(
@@ -157,5 +258,5 @@ def _lost(
         victims=graph.victims(culprits),
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {track.rank: "unreachable" for track in members},
-        signature=f"dead:{culprits[0]}",
+        signature="",
     )

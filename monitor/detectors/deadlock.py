@@ -50,11 +50,11 @@ def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def _patient(history: History, stuck: Stuck) -> bool:
     allowed_s = max(history.hang_after_s(history.tracks[rank]) for rank in stuck.joined)
-    usual_s = max(_usual_s(history, rank) for rank in stuck.joined)
+    usual_s = max(usual_inside_s(history, rank) for rank in stuck.joined)
     return stuck.stall_s >= max(allowed_s * history.config.unwitnessed_factor, usual_s)
 
 
-def _usual_s(history: History, rank: RankName) -> float:
+def usual_inside_s(history: History, rank: RankName) -> float:
     """Twice the longest that a collective all were in has lasted in this job."""
     role = history.tracks[rank].identity.group_rank
     known = history.habits.learned(role, INSIDE, history.now_s, None)

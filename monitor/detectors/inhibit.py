@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from monitor.detectors.standstill import SIGNATURE as STANDSTILL
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.names import GroupName, RankName
 
@@ -17,6 +18,7 @@ def inhibit(
     blamed: Mapping[RankName, GroupName],
     ending: Collection[RankName] = (),
     stalled: bool,
+    named: bool = False,
 ) -> tuple[tuple[Verdict, ...], Reasons]:
     """The verdicts that stand, and why the others do not.
 
@@ -32,6 +34,7 @@ def inhibit(
         blamed: victim -> group of the culprit, of open incidents.
         ending: of these, who gave up waiting and may be about to end.
         stalled: whether anything but slowness is wrong anywhere.
+        named: whether an open incident says who holds the job up.
     """
     mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH and v.stops for g in v.groups}
     dead = {g for v in verdicts if v.kind is Kind.DEAD for g in v.groups}
@@ -42,8 +45,9 @@ def inhibit(
     reasons: dict[tuple[Kind, GroupName], str] = {}
     for verdict in verdicts:
         why = _why(
-            verdict, shielded, mismatched, dead, blamed=blamed, ending=ending, stalled=stalled
-        )
+            verdict, shielded, mismatched, dead, blamed=blamed, ending=ending, stalled=stalled,
+            named=named or any(v.stops and v.signature != STANDSTILL for v in verdicts),
+        )  # fmt: skip
         lags = verdict.kind is Kind.REPLICA_LAG
         if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
             why = why or ""  # a loop has pauses between its turns: what is in them is another's
@@ -63,6 +67,7 @@ def _why(  # noqa: PLR0911 - one reason a line
     blamed: Mapping[RankName, GroupName],
     ending: Collection[RankName],
     stalled: bool,
+    named: bool,
 ) -> str | None:
     """Why a verdict does not stand; empty when it is only not to be had now; None: it stands."""
     groups = set(verdict.groups)
@@ -80,6 +85,8 @@ def _why(  # noqa: PLR0911 - one reason a line
         if causes:
             ends = "ended" if verdict.kind is Kind.DEAD else "gave up"
             return f"{ends} while waiting for {', '.join(causes)}"
+    if verdict.signature == STANDSTILL and named:
+        return ""
     if verdict.kind is Kind.STRAGGLER and stalled:
         return ""
     return None

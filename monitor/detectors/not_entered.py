@@ -1,7 +1,12 @@
-"""Hangs (class H1): a rank that stands still by itself while others wait for it."""
+"""Hangs (class H1): a rank that stands still by itself while others wait for it.
+
+One that somebody traces is told as well, and accused of nothing: who looks holds it up.
+"""
 
 from __future__ import annotations
 
+from monitor.detectors.sentence import hangs, looks, named, waits_for
+from monitor.detectors.signature import of_hang
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import SELF_HELD, Standing, WaitGraph, patience
 from monitor.detectors.wording import listed, plural, seconds
@@ -18,7 +23,40 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         track = history.tracks[rank]
         by_group.setdefault(track.group, []).append(track)
     found = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
-    return found or _silent(history, graph)
+    traced = _traced(history, graph)
+    return (*found, *traced) if found or traced else _silent(history, graph)
+
+
+def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """Ranks that somebody traces and others wait for: one verdict, which accuses nobody."""
+    tracks = [history.tracks[r] for r, s in graph.standing.items() if s is Standing.TRACED]
+    waiting = {track.rank: graph.victims((track.rank,)) for track in tracks}
+    held = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
+    if not held:
+        return ()
+    ranks = tuple(track.rank for track in held)
+    victims = tuple(sorted({rank for one in ranks for rank in waiting[one]} - set(ranks)))
+    tracers = [track.tracer for track in held if track.tracer is not None]
+    since_s = min(track.traced_since_s or history.now_s for track in held)
+    return (
+        Verdict(
+            kind=Kind.NOT_ENTERED,
+            culprits=(),
+            groups=(),
+            reason=f"{named(ranks)} {plural(ranks, 'is', 'are')} held by "
+            f"{listed([looks(one) for one in tracers])} for {seconds(history.now_s - since_s)}; "
+            f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
+            confidence=Confidence.CERTAIN,
+            since_s=since_s,
+            victims=(*ranks, *victims),
+            evidence={t.rank: f"traced by {looks(t.tracer)}" for t in held if t.tracer is not None},
+            signature="traced",
+        ),
+    )
+
+
+def _waited_s(history: History, victims: tuple[RankName, ...]) -> float:
+    return max((history.tracks[rank].stall_s for rank in victims), default=0.0)
 
 
 def _verdict(
@@ -27,19 +65,19 @@ def _verdict(
     culprits = tuple(track.rank for track in roots)
     victims = graph.victims(culprits)
     direct = any(graph.standing[rank] is not Standing.ALONE for rank in culprits)
+    waiting = waits_for(history, victims, culprits)
     if graph.fleet_pauses and not direct:
         waiting, confidence = "all pause at once, so it may be the job", Confidence.UNSURE
-    elif victims:
-        waiting = f"{listed(victims)} {plural(victims, 'waits', 'wait')} for it"
+    elif victims or direct:
         confidence = Confidence.CERTAIN
     else:
-        waiting = "nobody is seen waiting for it"
-        confidence = Confidence.CERTAIN if direct else Confidence.LIKELY
+        confidence = Confidence.LIKELY
+    still_s = min(track.stall_s for track in roots)
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
-        reason="; ".join(_what(history, graph, track) for track in roots) + f"; {waiting}",
+        reason=f"{hangs(history, roots, graph.standing, still_s)}; {waiting}",
         confidence=confidence,
         since_s=min(_since_s(track) for track in roots),
         victims=victims,
@@ -48,27 +86,8 @@ def _verdict(
             "threshold": "; ".join(dict.fromkeys(str(patience(history, graph, t)) for t in roots)),
             "source": _source(history, graph, roots),
         },
-        signature=f"not_entered:{culprits[0]}:{_phase(roots[0])}",
+        signature=of_hang(roots),
     )
-
-
-def _what(history: History, graph: WaitGraph, track: RankTrack) -> str:
-    still = f"{track.rank} stands still in {_phase(track)!r} for {seconds(track.stall_s)}"
-    usual_s = history.learned_step_s(track)
-    usual = f" (a step takes it {seconds(usual_s)})" if usual_s > 0 else ""
-    report = track.report
-    frozen_s = None if report is None else report.process.interpreter_age_s
-    standing = graph.standing[track.rank]
-    if standing is Standing.STOPPED:
-        state = "T" if report is None else report.process.state
-        return f"{still}{usual}: its process is stopped (state {state})"
-    if standing is Standing.FROZEN and frozen_s is not None:
-        return (
-            f"{still}{usual}: its interpreter has not run for {seconds(frozen_s)}, the GIL is held"
-        )
-    if standing is Standing.LEFT:
-        return f"{still}{usual}, inside a collective that its peers have completed"
-    return still + usual
 
 
 def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:
@@ -89,10 +108,6 @@ def _evidence(track: RankTrack) -> str:
         f"phase {step.phase}, progress {step.progress}, commits {step.commits}, "
         f"process {report.process.state or '?'}"
     )
-
-
-def _phase(track: RankTrack) -> str:
-    return "?" if track.step is None else track.step.phase
 
 
 def _since_s(track: RankTrack) -> float:

@@ -5,23 +5,27 @@ says only that it waits. Whoever is in none,
 while peers stand in one that it has not entered, is missing there: the wait itself is the witness.
 Between replica groups there are two such places: TorchFT's own process group, whose sequence ids
 begin again with each quorum, and the quorum, which a rank enters when its Manager begins a step
-(`/v1/state` says which step, and whether it has begun). Not every wait can be seen by heads (C++
-calls collectives of its own, TorchFT asks managers by gRPC), so records are read before anybody is
-accused, see `unphased`.
+(`/v1/state` says which step, and whether it has begun). Within a group there is a third, the commit
+vote. Not every wait can be seen by heads (C++ calls collectives of its own), so records are read
+and stacks are looked at before anybody is accused, see `unphased`. Where all others are seen
+waiting, the one group that does not wait is missing, wherever that is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from monitor.detectors.standing import Standing
 from monitor.detectors.stuck import Stuck
 from monitor.history import History, RankTrack
 from monitor.names import RankName
-from worker_server.wire import ACROSS, GroupHead, StepState
+from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_QUORUM, GroupHead, StepState
 
-_QUORUMS = "torchft"
+_QUORUMS: Final = "torchft"
 """Steps told by TorchFT's Manager: one begins when the rank asks for a quorum."""
+_BEATS_S: Final = 5.0
+"""The Lighthouse's default `heartbeat_timeout_ms`: it waits for whoever beats."""
 
 
 def inside_across(track: RankTrack) -> bool:
@@ -35,38 +39,79 @@ def missed(
     standing: Mapping[RankName, Standing],
     stuck: Iterable[Stuck],
 ) -> dict[RankName, tuple[RankName, ...]]:
-    """Ranks that may be in no collective -> those who wait for them there; both sorted."""
+    """Ranks that may be in no collective -> those who wait for them there; both sorted.
+
+    Who waits for another one itself is left out: it is a victim, whoever waits for it.
+    """
     found: dict[RankName, set[RankName]] = {}
     for one in stuck:
         for rank in one.absent:
-            if standing[rank] is Standing.UNKNOWN:
+            if standing[rank] in (Standing.UNKNOWN, Standing.TRACED):
                 found.setdefault(rank, set()).update(one.joined)
     unknown = [track for track in tracks if _may_be_outside(track, standing[track.rank])]
     if unknown:
         lanes: dict[int, list[RankTrack]] = {}
         for track in tracks:
             lanes.setdefault(track.identity.group_rank, []).append(track)
+        still_s = history.config.stall_floor_s / 2
         for track in unknown:
-            if history.in_quorum(track.group) is False:
-                continue  # nobody waits for it there, however its quorum id reads
-            mates = lanes[track.identity.group_rank]
-            still_s = history.config.stall_floor_s / 2
-            others = (m for m in mates if m.group != track.group and m.stall_s >= still_s)
-            waiting = [mate for mate in others if _waits_for(mate, track)]
+            mates = [m for m in lanes[track.identity.group_rank] if m.group != track.group]
+            if not _reaches_quorums(history, track):
+                mates = []  # nobody waits for it there, however its quorum id reads
+            waiting = [m for m in mates if m.stall_s >= still_s and _waits_for(m, track)]
+            own = history.groups()[track.group]
+            waiting += [m for m in own if m.stall_s >= still_s and _waits_within(m, track)]
             if waiting:
                 found.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
-    return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(found.items())}
+    found = found or _by_elimination(history, tracks, standing)
+    victims = {waiter for waiting in found.values() for waiter in waiting}
+    return {
+        rank: tuple(sorted(waiting))
+        for rank, waiting in sorted(found.items())
+        if rank not in victims
+    }
+
+
+def _by_elimination(
+    history: History, tracks: Sequence[RankTrack], standing: Mapping[RankName, Standing]
+) -> dict[RankName, set[RankName]]:
+    """Ranks of the one group that does not wait where all others are seen waiting."""
+    there = [track for track in tracks if standing[track.rank] is not Standing.DEAD]
+    still_s = history.config.stall_floor_s / 2
+    waits = (Standing.WAITING, Standing.HELD)
+    waiting = {t.rank for t in there if standing[t.rank] in waits and t.stall_s >= still_s}
+    rest = [track for track in there if track.rank not in waiting]
+    outside = [t for t in rest if standing[t.rank] is Standing.UNKNOWN and t.witness is not None]
+    groups = {track.group for track in rest}
+    elsewhere = {t.rank for t in there if t.rank in waiting and t.group not in groups}
+    if len(groups) != 1 or len(outside) < len(rest) or not elsewhere:
+        return {}
+    return {track.rank: set(waiting) for track in outside if not _launched(track)}
+
+
+def _reaches_quorums(history: History, track: RankTrack) -> bool:
+    """Whether its group is waited for by quorums: it is in the last, or beats and stands still."""
+    if history.in_quorum(track.group) is not False:
+        return True
+    age_s = history.heartbeat_age_s(track.group)
+    return track.witness is not None and age_s is not None and age_s < _BEATS_S
 
 
 def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
     """Whether it may be in no collective at all: it does not say, or says only that it waits."""
-    waits = standing is Standing.WAITING and not inside_across(track)
-    return waits or standing is Standing.UNKNOWN
+    says_so = standing is Standing.WAITING and track.phased
+    waits = says_so and not inside_across(track) and track.waits_in is None
+    return waits or standing in (Standing.UNKNOWN, Standing.TRACED)
 
 
 def _across(track: RankTrack) -> Iterable[GroupHead]:
     heads = () if track.report is None else track.report.heads
     return (head for head in heads if head.name.startswith(ACROSS))
+
+
+def _launched(track: RankTrack) -> bool:
+    """Whether a collective across groups that it has launched is under way."""
+    return any(head.enqueued > head.completed for head in _across(track))
 
 
 def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
@@ -77,23 +122,38 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
         return True
     if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
         return False
+    return not inside_across(mate) and _behind(track, mate)
+
+
+def _waits_within(mate: RankTrack, track: RankTrack) -> bool:
+    """Whether a rank waits for this one of its own group, in a quorum or a commit vote."""
     ours, theirs = track.step, mate.step
-    if ours is None or theirs is None or inside_across(mate):
+    if mate is track or track.phased or ours is None or theirs is None:
         return False
-    if not ours.source == theirs.source == _QUORUMS:
+    if mate.waits_in == WAIT_COMMIT:
+        return ours.source == _QUORUMS and _place(ours) <= _place(theirs)
+    return mate.waits_in == WAIT_QUORUM and _behind(track, mate)
+
+
+def _behind(track: RankTrack, mate: RankTrack) -> bool:
+    """Whether it has not begun the step in which the other waits, both by TorchFT's own count."""
+    ours, theirs = track.step, mate.step
+    if ours is None or theirs is None or not ours.source == theirs.source == _QUORUMS:
         return False
     return _place(ours) < _place(theirs)
 
 
 def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
-    """Whether the mate is inside a collective across groups that this rank has not entered."""
-    if head.inside == 0:
-        return False
+    """Whether the mate is inside a collective across groups that this rank has not entered.
+
+    What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
+    """
+    reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
     known = next((own for own in _across(track) if own.name == head.name), None)
-    if known is None or known.enqueued == 0:
+    if reached == 0 or known is None or known.enqueued == 0:
         return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id
-    return known.enqueued < head.inside if same else not track.phased
+    return known.enqueued < reached if same else not track.phased
 
 
 def _place(step: StepState) -> int:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from math import inf
 
 from monitor.detectors.wording import seconds
-from monitor.history import FINISHED_PHASE, OUTSIDE, UNDECLARED, History, RankTrack
+from monitor.history import FINISHED_PHASE, OUTSIDE, RUNNING, UNDECLARED, History, RankTrack
 from monitor.names import RankName
-from worker_server.wire import LONG_PHASES, WAITING_PHASE
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 
+_LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
+"""What may hold a healthy rank at one line for long while others wait."""
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length is believed instead of the budget."""
 
@@ -54,11 +56,21 @@ def allowance(history: History, track: RankTrack) -> Allowance:
 
 
 def undeclared(history: History, track: RankTrack) -> Allowance | None:
-    """What one has who is in no collective and does not say what it does; None: it says."""
+    """What one has who is in no collective and does not say what it does; None: it says.
+
+    Two stacks that agree shorten it, where they stand in no work that is known to last.
+    """
     if track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE):
         return None
-    floor_s = history.config.undeclared_floor_s
-    return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
+    config, witness = history.config, track.witness
+    if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
+        floor_s = config.undeclared_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
+    if witness.doing in _LASTS:
+        floor_s = config.lasting_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s to {witness.doing}, by its stacks")
+    floor_s = config.witnessed_floor_s
+    return Allowance(floor_s, f"{floor_s:g} s at one place, by {witness.samples} stacks")
 
 
 def _ordinary(history: History, track: RankTrack) -> Allowance:

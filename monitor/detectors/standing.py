@@ -11,7 +11,8 @@ class Standing(StrEnum):
     DEAD = "dead"
     SILENT = "silent"  # no report in this tick
     UNKNOWN = "unknown"  # no phases of its own, and nobody waits for it
-    STOPPED = "stopped"  # by a signal (state T), or by a tracer that keeps it (state t)
+    STOPPED = "stopped"  # by a signal (state T)
+    TRACED = "traced"  # by a debugger or the like: somebody looks at it
     FROZEN = "frozen"  # the interpreter does not run: the GIL is held
     HELD = "held"  # inside an unfinished collective of its own group
     WAITING = "waiting"  # in communication across groups

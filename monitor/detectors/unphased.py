@@ -5,8 +5,9 @@ wait: DDP's reducer calls collectives from C++. So the records of the group are 
 rank has stood still for half the floor, and judged by the analysis that also judges dumps: what it
 names is accused. They are asked for as well where a whole group stands still and no head shows a
 wait: then it is they that point, see `recorded_wait`. Where they have nothing to say, because the
-wait lies between replica groups, a single missing rank is accused and several of one group are
-"cannot tell".
+wait lies between replica groups, stacks are the witness: those missing ranks are accused that stand
+at one place of their own. Without any a single missing rank is accused, and several of one group
+are "cannot tell".
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Iterable
 from monitor.analysis.finding import Fault, Finding
 from monitor.detectors.recorded import Opinion, opinion, sure
 from monitor.detectors.recorded_wait import MISSING
+from monitor.detectors.sentence import hangs, waits_for
+from monitor.detectors.signature import of_hang
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, patience
-from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
+from worker_server.wire import Doing
 
 _MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
@@ -63,7 +66,7 @@ def _has(history: History, track: RankTrack, within_s: float) -> bool:
     return history.answer(track) is not None and age_s is not None and age_s <= within_s
 
 
-def _judge(
+def _judge(  # noqa: PLR0911 - one source of evidence after another
     history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
 ) -> Verdict | None:
     still_s = min(track.stall_s for track in roots)
@@ -71,35 +74,43 @@ def _judge(
     read = all(age_s is not None and age_s <= still_s for age_s in ages_s)
     said = opinion(history, group) if read else None
     names = tuple(track.rank for track in roots)
-    if said is None:
-        patient_s = max(patience(history, graph, track).span_s for track in roots)
-        if still_s < history.config.unwitnessed_factor * patient_s:
-            return None
-        doubt = "; its records cannot be read, so it may wait where heads do not show it"
-        return _verdict(
-            history, graph, roots, names,
-            confidence=Confidence.UNSURE, reason=_reason(graph, roots, doubt),
-        )  # fmt: skip
-    told = _told(said, names)
+    told = None if said is None else _told(said, names)
     if told is not None:
         finding, culprits = told
         kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
         return _verdict(
             history, graph, roots, culprits,
-            confidence=finding.confidence, reason=finding.reason, kind=kind, records=finding,
+            confidence=finding.confidence, kind=kind, records=finding,
         )  # fmt: skip
+    seen = tuple(track.rank for track in roots if _stands(track))
+    if seen:
+        return _verdict(history, graph, roots, seen, confidence=Confidence.LIKELY)
+    if said is None:
+        patient_s = max(patience(history, graph, track).span_s for track in roots)
+        if still_s < history.config.unwitnessed_factor * patient_s:
+            return None
+        doubt = "; its records cannot be read, so it may wait where heads do not show it"
+        return _verdict(history, graph, roots, names, confidence=Confidence.UNSURE, doubt=doubt)
     if said.findings:
         between = tuple(r for one in said.findings for side in one.between for r in side)
         culprits = said.names(between) or names
-        reason = said.findings[0].reason
         return _verdict(
-            history, graph, roots, culprits, confidence=Confidence.UNSURE, reason=reason
+            history, graph, roots, culprits, confidence=Confidence.UNSURE, records=said.findings[0]
         )
     if any(set(names) & set(stuck.absent) for stuck in graph.stuck):
         return None  # the records do not show what heads do: something still moves
     alone = Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE
-    reason = _reason(graph, roots, "")
-    return _verdict(history, graph, roots, names, confidence=alone, reason=reason)
+    return _verdict(history, graph, roots, names, confidence=alone)
+
+
+def _stands(track: RankTrack) -> bool:
+    """Whether its stacks show it at one place of its own, where it waits for no other rank.
+
+    One that computes is no such witness: another rank of its group may wait for it, or it for them
+    in a backward pass, and the stack of Python looks the same.
+    """
+    witness = track.witness
+    return witness is not None and witness.doing not in (Doing.UNKNOWN, Doing.COLLECTIVE)
 
 
 def _told(
@@ -114,16 +125,6 @@ def _told(
     return None
 
 
-def _reason(graph: WaitGraph, roots: list[RankTrack], doubt: str) -> str:
-    names = tuple(track.rank for track in roots)
-    victims = graph.victims(names)
-    still_s = min(track.stall_s for track in roots)
-    return (
-        f"{listed(names)} {plural(names, 'is', 'are')} in no collective for {seconds(still_s)} "
-        f"while {listed(victims)} {plural(victims, 'waits', 'wait')} for it in one{doubt}"
-    )
-
-
 def _verdict(
     history: History,
     graph: WaitGraph,
@@ -131,10 +132,24 @@ def _verdict(
     culprits: tuple[RankName, ...],
     *,
     confidence: Confidence,
-    reason: str,
+    doubt: str = "",
     kind: Kind = Kind.NOT_ENTERED,
     records: Finding | None = None,
 ) -> Verdict:
+    tracks = [history.tracks[rank] for rank in culprits if rank in history.tracks] or roots
+    names = tuple(track.rank for track in tracks)
+    waiting = tuple(
+        rank
+        for rank in graph.victims((*culprits, *(t.rank for t in roots)))
+        if rank not in culprits
+    )
+    still_s = min(track.stall_s for track in roots)
+    if kind is Kind.MISMATCH and records is not None:
+        reason = records.reason
+    else:
+        reason = f"{hangs(history, tracks, graph.standing, still_s)}; "
+        reason += waits_for(history, waiting, names) + doubt
+    stacked = records is None and any(_stands(track) for track in tracks)
     allowed = max((patience(history, graph, t) for t in roots), key=lambda one: one.span_s)
     polls = f"heads at {history.config.tick_s:g} s polls"
     silent = graph.by_records.issuperset(culprits)
@@ -147,14 +162,14 @@ def _verdict(
         reason=reason,
         confidence=confidence,
         since_s=min((t.report_s or t.seen_s) - t.stall_s for t in roots),
-        victims=tuple(
-            rank for rank in graph.victims((*culprits, *(t.rank for t in roots)))
-            if rank not in culprits
-        ),
+        victims=waiting,
         evidence=also
+        | ({} if records is None else {"records": records.reason})
         | {
-            "source": polls if records is None else f"flight records, {found}",
+            "source": f"flight records, {found}" if records is not None
+            else f"stacks from outside, {found}" if stacked else polls,
             "threshold": str(allowed),
         },
-        signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}",
+        signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}"
+        if kind is Kind.MISMATCH else of_hang(tracks),
     )  # fmt: skip

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
+    UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
     BY_HAND = "by_hand"  # no fault: a person evicted; no detector says so and no policy rules it
 
 
@@ -39,7 +40,7 @@ class Severity(StrEnum):
 __all__ = ["FAULTS", "Confidence", "Kind", "Severity", "Verdict"]
 
 SLOWS_ONLY: frozenset[Kind] = frozenset(
-    {Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT, Kind.BY_HAND}
+    {Kind.STRAGGLER, Kind.REPLICA_LAG, Kind.STATE_CORRUPT, Kind.UNSEEN, Kind.BY_HAND}
 )
 """Kinds that stop nobody: beside them the fleet still has a pace to compare."""
 

@@ -1,17 +1,18 @@
 """Who waits for whom: the wait-for graph over ranks (ALGORITHMS.md section 2).
 
-Theory of operation. Each rank is given one standing. A rank inside an unfinished collective
-of its own group waits for the members that have not entered it (ring heads). A rank in phase
-`communication` without one waits across groups: for its counterparts (same group rank)
-elsewhere, by TorchFT's all-reduce or quorum, and for its own group, by the commit vote. Any
-other rank is alone: nothing but itself holds it up. So is a stopped process, one whose
-interpreter does not run, and one left behind in a collective that a peer has completed, whatever
-phase they report. A rank alone that stands still for
-longer than its allowance is a root. Whoever reaches a root is its victim. Edges may
-name too many ranks, never too few: an edge to a rank that moves accuses nobody. When all pause at
-once and nobody waits, it is the job that pauses, and no rank. What ranks that report no phases of
-their own are doing follows from the heads of their process groups, see `outside`, and where heads
-do not move from their records, see `recorded_wait`.
+Theory of operation. Each rank is given one standing. Waiting is a fact, not a phase: a rank inside
+an unfinished collective of its own group waits for the members that have not entered it (ring
+heads). One that TorchFT's own calls show in a quorum or a commit vote, that is inside a collective
+across groups, that reports phase `communication`, or whose stack stands in a wait for other ranks,
+waits across groups: for its counterparts (same group rank) elsewhere, and for its own group, by the
+commit vote. Any other rank is alone: nothing but itself holds it up. So is a stopped process, one
+whose interpreter does not run, and one left behind in a collective that a peer has completed,
+whatever phase they report. One that somebody traces is held up by who looks, and is no root.
+A rank alone that stands still for longer than its allowance is a root. Whoever reaches a root is
+its victim. Edges may name too many ranks, never too few: an edge to a rank that moves accuses
+nobody. When all pause at once and nobody waits, it is the job that pauses, and no rank. What ranks
+that report no phases of their own are doing follows from the heads of their process groups, see
+`outside`, and where heads do not move from their records, see `recorded_wait`.
 (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
 """
 
@@ -28,7 +29,7 @@ from monitor.detectors.standing import Standing
 from monitor.detectors.stuck import Stuck, stuck_in
 from monitor.history import History, RankTrack, inside_own_group
 from monitor.names import GroupName, RankName
-from worker_server.wire import WAITING_PHASE
+from worker_server.wire import WAITING_PHASE, Doing
 
 __all__ = ["SELF_HELD", "Standing", "WaitGraph", "build", "patience"]
 
@@ -124,12 +125,16 @@ def build(history: History) -> WaitGraph:
         if found.complete and found.completed:
             standing.update(dict.fromkeys(found.joined, Standing.LEFT))
     missing = missed(history, tracks, standing, stuck)
-    standing.update(dict.fromkeys(missing, Standing.OUTSIDE))
+    outside = (rank for rank in missing if standing[rank] is not Standing.TRACED)
+    standing.update(dict.fromkeys(outside, Standing.OUTSIDE))
     quiet = quiet_groups(history, standing)
     recorded = missed_by_records(history, quiet)
     standing.update({held: Standing.HELD for waiting in recorded.values() for held in waiting})
     standing.update(dict.fromkeys(recorded, Standing.OUTSIDE))
     missing |= recorded
+    waiters = {waiter for waiting in missing.values() for waiter in waiting}
+    held_up = (rank for rank in waiters if standing[rank] is Standing.UNKNOWN)
+    standing.update(dict.fromkeys(held_up, Standing.WAITING))
     floor_s = history.config.stall_floor_s / 2
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= floor_s)
     lanes: dict[int, list[RankName]] = {}
@@ -235,6 +240,8 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.SILENT
     if not report.process.alive:
         return Standing.DEAD
+    if track.tracer is not None:
+        return Standing.TRACED
     if history.stopped(track):
         return Standing.STOPPED
     frozen_s = report.process.interpreter_age_s
@@ -242,7 +249,11 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
         return Standing.FROZEN
     if any(inside_own_group(head, track) for head in report.heads):
         return Standing.HELD
+    if track.waits_in is not None or inside_across(track):
+        return Standing.WAITING
     if not track.phased:  # what a framework calls a phase may hold waiting inside
-        return Standing.WAITING if inside_across(track) else Standing.UNKNOWN
+        witness = track.witness
+        waits = witness is not None and witness.doing is Doing.COLLECTIVE
+        return Standing.WAITING if waits else Standing.UNKNOWN
     waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
     return Standing.WAITING if waits else Standing.ALONE

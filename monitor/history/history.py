@@ -106,6 +106,8 @@ class History:
     """Long collectives that may have ended by an error."""
     left_s: dict[RankName, float] = field(default_factory=dict)
     """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
+    unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
+    """Replica ids that beat and no rank reports -> first seen so."""
     inside: frozenset[RankName] = frozenset()
     """Ranks that stood in a collective from which nobody was missing, in the previous tick."""
     _records: dict[RankName, Reading] = field(default_factory=dict)
@@ -198,15 +200,19 @@ class History:
             return None
         return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
-    def stopped(self, track: RankTrack) -> bool:
-        """Whether a rank's process is stopped: by a signal, or by a tracer that keeps it.
+    def unseen(self) -> tuple[ReplicaId, ...]:
+        """Participants that no WorkerServer has reported for long enough to say so; sorted."""
+        since_s = self.now_s - self.config.unseen_s
+        return tuple(sorted(one for one, at_s in self.unseen_s.items() if at_s <= since_s))
 
-        Who takes its stacks stops it for milliseconds, and so do we: that is no fault of the rank.
-        """
-        fresh, since_s = track.fresh, track.traced_since_s
-        if fresh is None or not fresh.process.stopped:
-            return False
-        return since_s is None or self.now_s - since_s >= self.hang_after_s(track)
+    def unseen_since_s(self, replica_id: ReplicaId) -> float:
+        """Since when one of them is seen to beat."""
+        return self.unseen_s.get(replica_id, self.now_s)
+
+    def stopped(self, track: RankTrack) -> bool:
+        """Whether a signal has stopped a rank's process; a tracer's stop is no fault of it."""
+        fresh = track.fresh
+        return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
 
     def participating(self, track: RankTrack) -> bool:
         """Whether a rank contributes to the job's steps: alive, warm, in the quorum."""

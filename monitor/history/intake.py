@@ -11,7 +11,7 @@ from typing import Final
 from monitor.history.history import History
 from monitor.history.lessons import learn, learn_from_past
 from monitor.history.track import RankTrack
-from monitor.history.turnout import push_attendance
+from monitor.history.turnout import push_attendance, push_unseen
 from monitor.pace import Reading
 from monitor.prints import Voice
 from monitor.snapshot import Observation, Snapshot
@@ -36,6 +36,7 @@ def push(history: History, snapshot: Snapshot) -> None:
     learn_from_past(history, snapshot)
     _push_pace(history)
     push_attendance(history)
+    push_unseen(history)
     _push_state(history)
 
 

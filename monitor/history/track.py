@@ -23,6 +23,8 @@ from worker_server.wire import (
     Identity,
     StateReport,
     StepState,
+    Tracer,
+    Witness,
 )
 
 FINISHED_PHASE: Final = "finished"
@@ -36,7 +38,7 @@ INSIDE: Final = "inside a collective"
 
 _FAILED_MAX: Final = 64
 """More of them in a row are a fault of their own, not what one of another group costs."""
-_RUNNING: Final = ("R", "D")
+RUNNING: Final = ("R", "D")
 """States of a main thread that works, wants to work or waits for the disk."""
 
 
@@ -71,7 +73,7 @@ class RankTrack:
     healed_commits: int | None = None
     """Commits of this incarnation when it was last seen healing; None: never."""
     traced_since_s: float | None = None
-    """First sweep that found it stopped by a tracer; None while none holds it."""
+    """First sweep that found it traced; None while nobody does."""
     dead_sightings: int = 0
     died_s: float | None = None
     first_commit_s: float | None = None
@@ -156,6 +158,27 @@ class RankTrack:
         return step.held_s + (max(now_s, default=0.0) if step.phase != WAITING_PHASE else 0.0)
 
     @property
+    def state(self) -> str | None:
+        """Letter of its main thread's state, in the latest tick."""
+        return None if self.fresh is None else self.fresh.process.state
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Who traces it, other than its WorkerServer, in the latest tick."""
+        return None if self.fresh is None else self.fresh.process.tracer
+
+    @property
+    def waits_in(self) -> str | None:
+        """Whether it waits for a quorum or a commit vote, as TorchFT's own calls tell."""
+        return None if self.fresh is None or self.step is None else self.step.waits_in
+
+    @property
+    def witness(self) -> Witness | None:
+        """Where its main thread stands, by two samples at least that agree."""
+        seen = None if self.fresh is None else self.fresh.witness
+        return seen if seen is not None and seen.samples >= 2 else None
+
+    @property
     def inside_own(self) -> bool:
         """Whether it is inside a collective of its own replica group, in the latest tick."""
         report = self.fresh
@@ -187,9 +210,12 @@ class RankTrack:
                 self.moved_s = now_s
             self.progress, self.progress_since_s = progress, now_s
             self.still_sweeps = self.running_sweeps = 0
+        elif report.process.tracer is not None:  # what follows a look is counted from its end
+            self.progress_since_s = now_s
+            self.still_sweeps = self.running_sweeps = 0
         else:
             self.still_sweeps += 1
-            self.running_sweeps += report.process.state in _RUNNING
+            self.running_sweeps += report.process.state in RUNNING
         if step is None:
             return
         if step.healing:
@@ -202,7 +228,7 @@ class RankTrack:
                 self.first_commit_s = self.last_commit_s
 
     def _take_process(self, report: StateReport, now_s: float) -> None:
-        if not report.process.traced:
+        if report.process.tracer is None:
             self.traced_since_s = None
         elif self.traced_since_s is None:
             self.traced_since_s = now_s

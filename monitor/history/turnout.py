@@ -7,11 +7,35 @@ from typing import Final
 from monitor.attendance import Quorum, Turn
 from monitor.history.history import History
 from monitor.history.track import FINISHED_PHASE, RankTrack
-from monitor.names import GroupName, group_of_replica
+from monitor.names import GroupName, ReplicaId, group_of_replica
 from worker_server.wire import LONG_PHASES
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
 """The Lighthouse's default `heartbeat_timeout_ms` (facts/torchft.md)."""
+
+
+def push_unseen(history: History) -> None:
+    """Keep since when which replica ids beat that no rank reports.
+
+    A group of which a rank has not told its id yet may be the one.
+    """
+    if history.lighthouse is None:
+        return  # what was seen before is not forgotten while nobody looks
+    known: set[ReplicaId | None] = set()
+    untold: set[GroupName] = set()
+    for track in history.present():
+        told = None if track.step is None else track.step.replica_id
+        known.add(told)
+        if told is None and track.died_s is None:
+            untold.add(track.group)
+    beating = {
+        replica_id
+        for replica_id, age_s in history.lighthouse.heartbeat_ages_s.items()
+        if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in known
+        if group_of_replica(replica_id) not in untold
+    }
+    before = history.unseen_s
+    history.unseen_s = {one: before.get(one, history.now_s) for one in beating}
 
 
 def push_attendance(history: History) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from monitor.config import KeeperConfig
+from monitor.detectors.sentence import looks
 from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.history import History, RankTrack
 from monitor.incident import Incident, State
-from monitor.names import GroupName, Host
+from monitor.names import GroupName, Host, group_of, unseen_name
 from monitor.pipeline.experience import Experience
 from monitor.pipeline.without_lighthouse import missing_without
-from monitor.policy import Fleet, GroupView, PastEviction
+from monitor.policy import Fleet, GroupView, PastEviction, PastFault
 from monitor.snapshot import LighthouseAway, Snapshot
 from monitor.tracker import GONE_UNCONFIRMED_S, Tracker
 from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
+
+_OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.STATE_CORRUPT})
+"""Kinds that may be a host's."""
 
 
 def fleet_of(
@@ -58,6 +62,12 @@ def fleet_of(
                 well=group not in accused and _anew(members, shields.get(group)),
             )
             for group, members in history.groups().items()
+        }
+        | {
+            unseen_name(one): GroupView(
+                unseen_name(one), healthy=False, alive=(), replica_id=one, names=(unseen_name(one),)
+            )
+            for one in history.unseen()
         },
         accused=accused,
         doubt=doubt,
@@ -72,17 +82,29 @@ def fleet_of(
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
         lessons=experience.all(),
-        deaths=Counter(
-            Host(host)
-            for i in fired
-            if i.kind is Kind.DEAD and not i.open
-            for host in i.verdict.evidence.get("host", "").split(", ")
-            if host
+        faults=_faults(fired),
+        waited_for=frozenset(
+            group
+            for incident in tracker.open()
+            if incident.verdict.confidence is not Confidence.UNSURE
+            and any(group_of(rank) not in accused for rank in incident.verdict.victims)
+            for group in incident.groups
         ),
         dead_hosts=_dead_hosts(history, config),
         min_replicas_told=experience.min_replicas,
         pause=snapshot.pause,
     )
+
+
+def _faults(fired: Iterable[Incident]) -> dict[Host, tuple[PastFault, ...]]:
+    """Faults that are over, by the hosts of their culprits."""
+    found: dict[Host, list[PastFault]] = {}
+    for one in fired:
+        if one.open or one.kind not in _OF_HOSTS or not one.groups:
+            continue
+        for host in one.hosts:
+            found.setdefault(host, []).append(PastFault(one.groups[0], one.kind, one.signature))
+    return {host: tuple(faults) for host, faults in found.items()}
 
 
 def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
@@ -144,6 +166,13 @@ def _view(
         heartbeat_age_s=history.heartbeat_age_s(group),
         dead_for_s=history.now_s - min(died_s) if died_s else None,
         hosts={track.rank: track.identity.host for track in members},
+        names=tuple(dict.fromkeys((group, *(t.identity.launched_as or group for t in members)))),
+        traced="; ".join(
+            f"{track.rank} is traced by {looks(track.tracer)}"
+            for track in members
+            if track.tracer is not None
+        ),
+        disk_wait=frozenset(track.rank for track in members if track.state == "D"),
     )
 
 

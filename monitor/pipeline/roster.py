@@ -20,10 +20,12 @@ from monitor.detectors.replica_lag import replica_lag
 from monitor.detectors.silent_mismatch import sampled_records, silent_mismatch
 from monitor.detectors.slow_pause import slow_pause
 from monitor.detectors.slow_transfer import slow_transfer
+from monitor.detectors.standstill import standstill
 from monitor.detectors.straggler import straggler
 from monitor.detectors.suspicion import wanted_records as wanted_mismatch
 from monitor.detectors.unphased import unphased
 from monitor.detectors.unphased import wanted as wanted_unphased
+from monitor.detectors.unseen import unseen
 from monitor.detectors.verdict import Kind, Verdict
 from monitor.detectors.waits import WaitGraph
 from monitor.history import History
@@ -53,6 +55,8 @@ DETECTORS: Final = (
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
     Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
     Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
+    Detector("unseen", Kind.UNSEEN, unseen),
+    Detector("standstill", Kind.DEADLOCK, standstill),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
 

@@ -51,7 +51,7 @@ def _explained(history: History, incident: Incident) -> str | None:
     match incident.kind:
         case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
             return None
-        case Kind.STRAGGLER | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.BY_HAND:
+        case Kind.STRAGGLER | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
             return "the pace of a job without quorums says nothing"
         case Kind.NOT_ENTERED:
             found = {rank: history.tracks.get(rank) for rank in incident.culprits}

@@ -9,7 +9,7 @@ Whoever only needs a decision imports this package alone.
 
 from monitor.policy.deciding import decide
 from monitor.policy.decisions import Decision, Evict, Guard, Hold
-from monitor.policy.facts import Fleet, GroupView, PastEviction
+from monitor.policy.facts import Fleet, GroupView, PastEviction, PastFault
 from monitor.policy.lessons import Lesson
 from monitor.policy.rules import DEFAULT, Action, Policy
 
@@ -24,6 +24,7 @@ __all__ = [
     "Hold",
     "Lesson",
     "PastEviction",
+    "PastFault",
     "Policy",
     "decide",
 ]

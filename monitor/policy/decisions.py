@@ -16,7 +16,8 @@ class Guard(StrEnum):
     ALREADY_GONE = "already_gone"  # the group left by itself
     NOT_WORTH_IT = "not_worth_it"  # a straggler has cost less so far than an eviction would
     POLICY = "policy"  # the operator wants a person for this kind of fault, and no eviction
-    CRASH_LOOP = "crash_loop"  # the same signature again after an eviction: a program bug
+    CRASH_LOOP = "crash_loop"  # it stops nobody, and came again after an eviction: a program bug
+    TRACED = "traced"  # somebody looks at one of its ranks with a debugger
     SELF_DOUBT = "self_doubt"  # the monitor is late, cut off, or cannot write
     LIGHTHOUSE_AWAY = "lighthouse_away"  # nobody sees the quorum, or could confirm without it
     BREAKER = "breaker"  # too much of the fleet is accused at once
@@ -41,6 +42,9 @@ class Evict:
     quarantine: tuple[Host, ...]
     """Hosts to which the group must not come back; empty when the host is not to blame."""
     reason: str
+    keep_out: tuple[GroupName, ...] = ()
+    """Names under which it must not come back, whatever its host: the same bug has come again.
+    Its launcher's name is among them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from monitor.detectors.verdict import Kind
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy.lessons import Lesson
 from monitor.snapshot import Pause
@@ -25,6 +26,12 @@ class GroupView:
     dead_for_s: float | None = None
     """Since its first dead process died; None when none is dead."""
     hosts: Mapping[RankName, Host] = field(default_factory=dict)
+    names: tuple[GroupName, ...] = ()
+    """Its own, and its launcher's where that is another."""
+    traced: str = ""
+    """Who traces one of its ranks now, in words; empty: nobody does."""
+    disk_wait: frozenset[RankName] = frozenset()
+    """Ranks whose main thread waits in the kernel for a disk or a file server (state D)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,16 @@ class PastEviction:
     """Last: one that was interrupted is asked again, and is the same eviction."""
     decided_s: float = 0.0
     """With the incident the name of its decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastFault:
+    """A fault that is over, as far as it speaks of its host."""
+
+    group: GroupName
+    kind: Kind
+    signature: str
+    """Empty: the program's state was not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +79,10 @@ class Fleet:
     """Evictions that observe mode held back: they count where another would be held back."""
     lessons: tuple[Lesson, ...] = ()
     """Of the evictions that ended, oldest first."""
-    deaths: Mapping[Host, int] = field(default_factory=dict)
-    """Host -> earlier dead ranks on it within the memory of the incidents."""
+    faults: Mapping[Host, tuple[PastFault, ...]] = field(default_factory=dict)
+    """Host -> earlier faults of ranks on it that are over, within the memory of the incidents."""
+    waited_for: frozenset[GroupName] = frozenset()
+    """Accused groups for which a rank of a group that nobody accuses is seen waiting."""
     dead_hosts: frozenset[Host] = frozenset()
     """Hosts on which no rank lives any more."""
     min_replicas_told: int | None = None

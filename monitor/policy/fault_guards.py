@@ -42,6 +42,8 @@ def already_gone(case: Case) -> Objection | None:
         return Objection(f"{case.group} is another process by now", nothing)
     if incident.kind is not Kind.DEAD or view.alive or case.fleet.lighthouse_away is not None:
         return None
+    if again(case):
+        return None  # it is gone, and must not come back
     age_s, dead_s = view.heartbeat_age_s, view.dead_for_s
     beats = (
         age_s is not None and dead_s is not None and age_s + case.config.heartbeat_grace_s < dead_s
@@ -81,34 +83,50 @@ def wants_person(case: Case) -> Objection | None:
     )
 
 
+def traced(case: Case) -> Objection | None:
+    """Somebody looks at one of its ranks: what holds it up may be the look."""
+    why = "" if case.view is None else case.view.traced
+    return Objection(why, f"It goes on when they let go. {case.by_hand}") if why else None
+
+
 def crash_loop(case: Case) -> Objection | None:
-    """The same fault again after an eviction: on another host it is the program's, whatever its
-    kind; on the same host it is no proof, and yet a few evictions have not mended it.
+    """A fault that stops nobody has come again after an eviction: another would not mend it."""
+    why = _came_again(case)
+    if case.incident.verdict.stops or not why:
+        return None
+    return Objection(
+        why,
+        f"A person mends the program, or it is evicted after "
+        f"{seconds(case.config.crash_loop_memory_s)} without it (crash_loop_memory_s). "
+        f"{case.by_hand}",
+    )
+
+
+def again(case: Case) -> str:
+    """Why a group is put out and kept out: others wait, and the program failed there before.
+
+    Held back, it would take the others along at TorchFT's timeout. Empty: nothing says so.
+    """
+    return _came_again(case) if case.incident.verdict.stops else ""
+
+
+def _came_again(case: Case) -> str:
+    """Whether the program has failed at the same place before, in words.
+
+    On another host that is the program's; on the same it may be either, and coming back there has
+    not helped. Empty: it has not, or nobody knows the place.
     """
     config, incident = case.config, case.incident
     since_s = case.fleet.now_s - config.crash_loop_memory_s
     known = (one for one in case.fleet.lessons if case.only_observed or not one.observed)
-    again = same_fault(known, incident, since_s)
-    elsewhere = [one for one in again if _elsewhere(case, one)]
-    signature = incident.signature
-    release = (
-        f"{seconds(config.crash_loop_memory_s)} without it (crash_loop_memory_s), or a program "
-        f"that is mended and restarted under another signature. {case.by_hand}"
-    )
+    before = same_fault(known, incident, since_s)
+    elsewhere = [one for one in before if _elsewhere(case, one)]
     if len(elsewhere) >= config.program_bug_after:
         hosts = listed(sorted({host for one in elsewhere for host in one.hosts}))
-        return Objection(
-            f"{signature} came back on another host after it was evicted {_times(elsewhere)} "
-            f"(from {hosts}): a fault of the program, not of a host",
-            release,
-        )
-    if len(again) >= config.crash_loop_after:
-        return Objection(
-            f"{signature} came back after it was evicted {_times(again)}: evictions do not mend "
-            "it, it may be a fault of the program",
-            release,
-        )
-    return None
+        return f"the same as {_times(elsewhere)} before on {hosts}: a fault of the program"
+    if len(before) >= config.crash_loop_after:
+        return f"the same as {_times(before)} before: starting it again does not mend it"
+    return ""
 
 
 def _elsewhere(case: Case, lesson: Lesson) -> bool:

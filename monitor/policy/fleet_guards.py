@@ -43,12 +43,13 @@ def lighthouse_away(case: Case) -> Objection | None:
 
 def breaker(case: Case) -> Objection | None:
     """Too much of the fleet is accused at once. Groups of which no process lives are gone, which
-    is a fact and no accusation; groups that share a dead host have one cause.
+    is a fact and no accusation; groups that share a dead host have one cause. Nor does a group
+    count for which one that nobody accuses is seen waiting: waiting is evidence, numbers are none.
     """
     fleet = case.fleet
     allowed = max(1, int(len(fleet.groups) * case.config.breaker_share))
     causes = set()
-    for group in fleet.accused:
+    for group in fleet.accused - fleet.waited_for:
         view = fleet.groups.get(group)
         if view is not None and view.alive:
             dead = hosts_of(fleet, group) & fleet.dead_hosts

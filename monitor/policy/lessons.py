@@ -14,6 +14,7 @@ from statistics import median
 from typing import Final
 
 from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId
 
@@ -54,12 +55,13 @@ class Cost:
 
 
 def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
-    """What an incident taught that is over; None when nobody was evicted for it.
+    """What an incident taught that is over; None when nobody was evicted for it, nor did it die.
 
     `observed`: somebody would have been, were it not for observe mode.
     """
     marks = incident.milestones
-    if incident.open or (marks.evict_asked_s is None and not observed):
+    told = marks.evict_asked_s is not None or observed or incident.kind is Kind.DEAD
+    if incident.open or not told:
         return None
     asked_s = marks.evict_asked_s
     back_s, again_s = marks.survivor_commit_s, marks.rejoined_s
@@ -72,7 +74,7 @@ def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
         ended_s=ended[-1] if ended else incident.last_seen_s,
         stall_s=_span_s(asked_s, back_s),
         away_s=_span_s(asked_s, again_s),
-        observed=asked_s is None,
+        observed=observed and asked_s is None,
     )
 
 
@@ -98,7 +100,8 @@ def same_fault(lessons: Iterable[Lesson], incident: Incident, since_s: float) ->
     return [
         one
         for one in lessons
-        if one.signature == incident.signature
+        if incident.signature
+        and one.signature == incident.signature
         and one.incident_id != incident.id
         and one.ended_s >= since_s
     ]

@@ -29,6 +29,7 @@ _USUAL: Final[Mapping[Kind, Action]] = {
     Kind.REPLICA_LAG: Action.EVICT,
     Kind.LIGHTHOUSE_AWAY: Action.PAGE,  # it accuses no group: there is nobody to evict
     Kind.STATE_CORRUPT: Action.EVICT_AND_QUARANTINE,
+    Kind.UNSEEN: Action.PAGE,  # while it trains, it harms nobody
 }
 
 

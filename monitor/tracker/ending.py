@@ -19,7 +19,7 @@ quorum says so yet: it may be another sick group that keeps one from forming."""
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
-    quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY)
+    quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
 
 
@@ -63,7 +63,7 @@ def out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: C901, PLR0911 - one reason a line
+def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
     tracks = _culprit_tracks(history, incident)
@@ -82,8 +82,10 @@ def _passed(  # noqa: C901, PLR0911 - one reason a line
     if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in gone if t.died_s):
         return None  # our kill struck: the next quorum says when it left
     match incident.kind:
+        case Kind.DEAD if gone:
+            return _job_over(history, config)
         case Kind.DEAD:
-            return "the job ended" if gone else "its processes are there again"
+            return "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             if gone:
                 return "its process ended"
@@ -95,8 +97,17 @@ def _passed(  # noqa: C901, PLR0911 - one reason a line
             return "its process ended" if gone else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, gone=bool(gone))
-        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.BY_HAND:
+        case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
             return _settled(history, incident, config)
+
+
+def _job_over(history: History, config: KeeperConfig) -> str | None:
+    """Whether nobody came back after all had ended: launchers take up to half a minute."""
+    died_s = [track.died_s for track in history.present()]
+    if any(at_s is None for at_s in died_s):
+        return "its processes ended"
+    last_s = max((at_s for at_s in died_s if at_s is not None), default=history.now_s)
+    return "the job ended" if history.now_s - last_s >= 2 * config.job_end_s else None
 
 
 def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
@@ -106,6 +117,9 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
         back = history.lighthouse is not None and unseen_s >= config.clear_s
         over = back and not _ending(history, incident, config)
         return "the Lighthouse answers again" if over else None
+    if incident.kind is Kind.UNSEEN:
+        over = history.lighthouse is not None and unseen_s >= config.clear_s
+        return "every participant is seen" if over else None
     if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):

@@ -214,7 +214,7 @@ class Tracker:
                 return self.config.hang_sweeps
             case Kind.MISMATCH | Kind.DEADLOCK:
                 return self.config.mismatch_sweeps
-            case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.BY_HAND:
+            case Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN | Kind.BY_HAND:
                 return self.config.hang_sweeps
             case Kind.STATE_CORRUPT:
                 return self.config.corrupt_sweeps

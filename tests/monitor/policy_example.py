@@ -26,6 +26,7 @@ KINDS = {
     Kind.STRAGGLER: "a rank slows the whole job; goes once it has cost more than an eviction does",
     Kind.REPLICA_LAG: "a group heals in a loop, fails commits, flaps, or takes no part",
     Kind.STATE_CORRUPT: "NaN or Inf, unequal replicas, a loss that jumps",
+    Kind.UNSEEN: "takes part in the quorum, and no WorkerServer reports it",
     Kind.LIGHTHOUSE_AWAY: "accuses no group: page or observe only",
 }
 HEAD = """\

@@ -6,7 +6,7 @@ from monitor.clock import Clock
 from monitor.evictors.order import Order
 from monitor.quarantine import Quarantine
 from monitor.snapshot import Rung, RungOutcome, RungResult
-from monitor.store import QuarantineEntry
+from monitor.store import QuarantineEntry, Scope
 
 
 def wait_for_evidence(order: Order, clock: Clock) -> RungOutcome | None:
@@ -24,20 +24,25 @@ def wait_for_evidence(order: Order, clock: Clock) -> RungOutcome | None:
 def quarantine_hosts(
     order: Order, quarantine: Quarantine, clock: Clock, last_s: float | None
 ) -> RungOutcome | None:
-    """Deny the hosts of the order to launchers; None when it names none."""
+    """Deny launchers the hosts of the order, and the group where it is kept out; None: neither."""
     evict, now_s = order.evict, clock.now_s()
-    for host in evict.quarantine:
+    denied: list[tuple[Scope, str]] = [(Scope.HOST, host) for host in evict.quarantine]
+    denied += [(Scope.GROUP, group) for group in evict.keep_out]
+    for scope, name in denied:
         quarantine.add(
             QuarantineEntry(
-                name=host,
+                name=name,
                 reason=evict.reason,
                 author=order.author,
                 since_s=now_s,
                 until_s=None if last_s is None else now_s + last_s,
                 incident_id=evict.incident_id,
+                scope=scope,
             )
         )
-    if not evict.quarantine:
+    if not denied:
         return None
-    detail = f"launchers are refused on {', '.join(evict.quarantine)}"
+    said = f"launchers are refused on {', '.join(evict.quarantine)}" if evict.quarantine else ""
+    kept = f"launchers may not start {', '.join(evict.keep_out)}" if evict.keep_out else ""
+    detail = "; ".join(filter(None, (said, kept)))
     return RungOutcome(Rung.QUARANTINE, now_s, clock.now_s(), detail, RungResult.WORKED)

@@ -71,6 +71,7 @@ class SimFleet(Seen):
         self.released[group] = 0
 
     def evict(self, decision: Evict) -> None:
+        self.kept_out |= set(decision.keep_out)
         self.evictions[decision.incident_id] = EvictionProgress(
             incident_id=decision.incident_id,
             group=decision.group,
@@ -95,6 +96,6 @@ class SimFleet(Seen):
             ):
                 self.evictions[key] = replace(progress, left_quorum_s=self.now_s)
         for group, at_s in list(self.relaunch_at_s.items()):
-            if self.relaunch and self.now_s >= at_s:
+            if self.relaunch and self.now_s >= at_s and group not in self.kept_out:
                 del self.relaunch_at_s[group]
                 self.restart(group)

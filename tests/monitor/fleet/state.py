@@ -70,6 +70,8 @@ class FleetState:
         self.relaunch = relaunch
         self.relaunch_at_s: dict[str, float] = {}
         self.evictor_works = True
+        self.kept_out: set[str] = set()
+        """Groups that launchers may not start."""
         self.faulted: set[str] = set()
         self.flaws = 0
         self.votes = True

@@ -51,10 +51,10 @@ def test_a_collective_in_the_air_does_not_make_a_hung_rank_a_victim() -> None:
 @pytest.mark.parametrize(
     ("fault", "says", "fires_s"),
     [
-        pytest.param(hang("rg_1.1", "data"), "stands still in 'data'", (26, 27), id="data loader"),
-        pytest.param(hang("rg_1.1"), "stands still in 'forward'", (26, 27), id="forward"),
-        pytest.param(gil("rg_1.1"), "the GIL is held", (26, 27), id="GIL held"),
-        pytest.param(stop("rg_1.1"), "its process is stopped (state T)", (26, 27), id="SIGSTOP"),
+        pytest.param(hang("rg_1.1", "data"), "hangs in phase 'data'", (26, 27), id="data loader"),
+        pytest.param(hang("rg_1.1"), "hangs in phase 'forward'", (26, 27), id="forward"),
+        pytest.param(gil("rg_1.1"), "holds the GIL", (26, 27), id="GIL held"),
+        pytest.param(stop("rg_1.1"), "is stopped by a signal (state T)", (26, 27), id="SIGSTOP"),
     ],
 )
 def test_a_hang_fires_7_s_after_the_fault_and_names_the_rank_and_what_it_does(
@@ -78,10 +78,10 @@ def test_names_the_rank_that_hangs_even_when_it_is_rank_zero() -> None:
     assert drive.incident("not_entered").culprits == ("rg_0.0",)
 
 
-def test_the_group_is_evicted_once_its_host_quarantined_and_every_milestone_filled() -> None:
+def test_the_group_is_evicted_once_it_may_come_back_and_every_milestone_filled() -> None:
     drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(60)
     assert drive.evicted() == ["rg_1"]
-    assert drive.evicts[0][1].quarantine == ("host-rg_1",)
+    assert drive.evicts[0][1].quarantine == ()  # once, it comes back where it was
     incident = drive.incident("not_entered")
     marks = incident.milestones
     times = [marks.firing_s, marks.left_quorum_s, marks.survivor_commit_s, marks.resumed_s,
@@ -179,11 +179,14 @@ def test_an_unseen_rank_is_accused_only_when_its_own_group_stands_for_it() -> No
     assert drive.fired[incident.id] >= 40
 
 
-def test_two_hung_groups_of_three_trip_the_breaker() -> None:
+def test_two_hung_groups_of_three_are_both_named_and_put_out_one_after_the_other() -> None:
+    """The third is seen waiting for them: it is no doubt of the monitor's own."""
     script = [at(20, hang("rg_1.0")), at(20, hang("rg_2.0"))]
-    drive = Drive(SimFleet(3, 1, script)).run(60)
-    assert not drive.evicts
-    assert Guard.BREAKER in {hold.guard for _, hold in drive.holds}
+    drive = Drive(SimFleet(3, 1, script)).run(80)
+    assert drive.evicted() == ["rg_1", "rg_2"]
+    accused = {rank for one in drive.seen.values() for rank in one.culprits}
+    assert accused == {"rg_1.0", "rg_2.0"}
+    assert drive.fleet.rank("rg_0.0").commits > 100
 
 
 def test_whoever_is_the_last_to_leave_a_collective_is_not_blamed_for_the_wait_for_others() -> None:
@@ -253,8 +256,7 @@ def test_waiting_in_a_group_that_spans_replica_groups_is_not_waiting_for_ones_ow
 
 
 @pytest.mark.parametrize("for_s", [3, 60])
-def test_a_tracer_holds_its_rank_for_a_moment_and_only_then_it_is_no_fault(for_s) -> None:
-    """py-spy stops a victim, that has waited for long, while it takes its stacks."""
+def test_stacks_that_are_taken_of_a_victim_accuse_nobody_of_being_stopped(for_s) -> None:
     script = [
         at(20, hang("rg_1.0")),
         at(24, runs("rg_0.0", "t")),
@@ -262,7 +264,7 @@ def test_a_tracer_holds_its_rank_for_a_moment_and_only_then_it_is_no_fault(for_s
     ]
     drive = Drive(SimFleet(2, 1, script), KeeperConfig(observe=True)).run(70)
     accused = {rank for incident in drive.seen.values() for rank in incident.culprits}
-    assert accused == ({"rg_1.0"} if for_s == 3 else {"rg_0.0", "rg_1.0"})
+    assert accused == {"rg_1.0"}
 
 
 def test_a_group_whose_stacks_are_taken_stands_ready_all_the_same() -> None:

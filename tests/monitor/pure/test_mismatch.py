@@ -65,11 +65,12 @@ def test_ranks_of_one_group_may_differ_in_what_they_send_to_other_groups() -> No
     assert {incident.kind for incident in drive.seen.values()} == {"dead"}
 
 
-def test_the_same_mismatch_again_is_a_program_bug_and_is_not_evicted_again() -> None:
+def test_the_same_mismatch_again_is_a_program_bug_and_its_group_is_kept_out() -> None:
     script = [at(20, mismatch("rg_1.1")), at(90, mismatch("rg_0.1"))]
     drive = Drive(SimFleet(2, 2, script)).run(120)
-    assert drive.evicted() == ["rg_1"]
-    assert drive.holds[-1][1].guard is Guard.CRASH_LOOP
+    assert drive.evicted() == ["rg_1", "rg_0"]
+    assert drive.evicts[1][1].keep_out == ("rg_0",)
+    assert "a fault of the program" in drive.evicts[1][1].reason
 
 
 def forget_the_past(snapshot: Snapshot) -> Snapshot:

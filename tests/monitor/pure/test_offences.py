@@ -45,7 +45,7 @@ def test_a_hang_accuses_the_host_of_its_culprit_once_and_its_eviction_too() -> N
     ]  # fmt: skip
     first = events[0]
     assert first.wide
-    assert first.reason.startswith("rg_1.0 stands still")
+    assert first.reason.startswith("rank rg_1.0 hangs in phase 'forward'")
     assert first.findings
     assert first.signature == "not_entered:rg_1.0:forward"
 

@@ -18,6 +18,7 @@ from monitor.policy import (
     Hold,
     Lesson,
     PastEviction,
+    PastFault,
     Policy,
     decide,
 )
@@ -91,13 +92,45 @@ def with_group(**changes) -> Fleet:
     return fleet(groups=groups)
 
 
-def test_without_an_objection_the_group_is_evicted_and_its_host_quarantined() -> None:
+def test_without_an_objection_the_group_is_evicted_and_may_come_back_where_it_was() -> None:
     assert decide(KeeperConfig(), fleet(), [incident()]) == (
         Evict(
-            IncidentId("one"), GroupName("rg_1"), ReplicaId("rg_1:a"), (Host("host-rg_1"),),
+            IncidentId("one"), GroupName("rg_1"), ReplicaId("rg_1:a"), (),
             "not_entered: it stands still",
         ),
     )  # fmt: skip
+
+
+HERE = Host("host-rg_1")
+
+
+@pytest.mark.parametrize(
+    ("before", "hosts"),
+    [
+        pytest.param(PastFault(GroupName("rg_7"), Kind.DEAD, ""), (HERE,), id="another group"),
+        pytest.param(
+            PastFault(GroupName("rg_1"), Kind.NOT_ENTERED, "not_entered@b.py:7:g"), (HERE,),
+            id="the same group in another state",
+        ),
+        pytest.param(
+            PastFault(GroupName("rg_1"), Kind.NOT_ENTERED, "not_entered:rg_1.0"), (),
+            id="the same group in the same state",
+        ),
+    ],
+)  # fmt: skip
+def test_a_host_is_blamed_where_it_fails_again_otherwise(before, hosts) -> None:
+    (evict,) = decide(KeeperConfig(), fleet(faults={HERE: (before,)}), [incident()])
+    assert evict.quarantine == hosts
+
+
+def test_a_wait_in_the_kernel_speaks_of_its_host() -> None:
+    (evict,) = decide(KeeperConfig(), with_group(disk_wait=frozenset({CULPRIT})), [incident()])
+    assert evict.quarantine == (HERE,)
+
+
+def test_a_straggler_speaks_of_its_host() -> None:
+    (evict,) = decide(KeeperConfig(), fleet(), [incident(Kind.STRAGGLER, lost_s=99.0)])
+    assert evict.quarantine == (HERE,)
 
 
 CASES = [
@@ -108,10 +141,13 @@ CASES = [
     (Guard.ALREADY_GONE, {}, with_group(alive=(), heartbeat_age_s=0.1, dead_for_s=9.0,
                                         in_quorum=False), incident(Kind.DEAD)),
     (Guard.NOT_WORTH_IT, {}, fleet(), incident(Kind.STRAGGLER, lost_s=15.0)),
-    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson("mismatch:rg_1.0", "another"),)),
-     incident(Kind.MISMATCH)),
-    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson(host="another"),)), incident()),
-    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson(), lesson())), incident()),
+    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson("state_corrupt:rg_1.0", "another"),)),
+     incident(Kind.STATE_CORRUPT)),
+    (Guard.CRASH_LOOP, {}, fleet(lessons=(lesson("state_corrupt:rg_1.0"),)),
+     incident(Kind.STATE_CORRUPT)),
+    (Guard.TRACED, {}, with_group(traced="rg_1.1 is traced by gdb (pid 7)"), incident()),
+    (Guard.TRACED, {}, with_group(traced="rg_1.1 is traced by strace (pid 7)"),
+     incident(Kind.STRAGGLER, lost_s=99.0)),
     (Guard.SELF_DOUBT, {}, fleet(doubt="it runs late by 3.0 s"), incident()),
     (Guard.LIGHTHOUSE_AWAY, {}, fleet(lighthouse_away="refused"), incident()),
     (Guard.BREAKER, {}, fleet(accused=frozenset(map(GroupName, ("rg_1", "rg_2")))), incident()),
@@ -188,7 +224,9 @@ def test_observe_mode_speaks_last() -> None:
 def test_a_second_death_on_the_same_host_quarantines_it() -> None:
     seen = with_group(alive=(RankName("rg_1.1"),))
     (decision,) = decide(
-        KeeperConfig(), replace(seen, deaths={Host("host-rg_1"): 1}), [incident(Kind.DEAD)]
+        KeeperConfig(),
+        replace(seen, faults={HERE: (PastFault(GroupName("rg_1"), Kind.DEAD, ""),)}),
+        [incident(Kind.DEAD)],
     )
     assert decision.quarantine == (Host("host-rg_1"),)
 
@@ -342,18 +380,46 @@ def test_the_lighthouse_names_its_own_flag_between_two_quorums() -> None:
     assert min_replicas_told("Valid quorum found [3/3 participants healthy]") is None
 
 
-def test_a_crash_loop_says_on_which_hosts_it_was() -> None:
-    seen = fleet(lessons=(lesson(host="another"),))
-    (hold,) = decide(KeeperConfig(), seen, [incident()])
-    assert hold.reason == (
-        "not_entered:rg_1.0 came back on another host after it was evicted once (from another): "
-        "a fault of the program, not of a host"
+def test_a_group_that_fails_again_at_the_same_place_is_kept_out_under_every_name_it_has() -> None:
+    both = (GroupName("rg_1"), GroupName("1"))
+    seen = replace(with_group(names=both), lessons=(lesson(host="another"),))
+    (evict,) = decide(KeeperConfig(), seen, [incident()])
+    assert evict.keep_out == both
+    assert evict.reason == (
+        "not_entered: it stands still; the same as once before on another: a fault of the program"
     )
+
+
+def test_where_it_fails_again_at_another_place_it_may_come_back() -> None:
+    (evict,) = decide(
+        KeeperConfig(), fleet(lessons=(lesson("not_entered@b.py:7:g"),)), [incident()]
+    )
+    assert evict.keep_out == ()
+
+
+def test_what_nobody_knows_the_place_of_is_never_the_same_again() -> None:
+    unknown = replace(incident(), signature="")
+    (evict,) = decide(KeeperConfig(), fleet(lessons=(lesson(""), lesson(""))), [unknown])
+    assert evict.keep_out == ()
+
+
+def test_who_is_kept_out_waits_for_no_budget_but_for_min_replicas() -> None:
+    used_up = fleet(lessons=(lesson(),), past=(past(100), past(200), past(300), past(5)))
+    (evict,) = decide(KeeperConfig(budget_per_hour=4), used_up, [incident()])
+    assert evict.keep_out == (GroupName("rg_1"),)
+    (hold,) = decide(KeeperConfig(min_replicas=3), used_up, [incident()])
+    assert hold.guard is Guard.MIN_REPLICAS
+
+
+def test_groups_that_others_are_seen_waiting_for_are_no_doubt_of_the_monitor() -> None:
+    two = frozenset(map(GroupName, ("rg_1", "rg_2")))
+    (evict,) = decide(KeeperConfig(), fleet(accused=two, waited_for=two), [incident()])
+    assert isinstance(evict, Evict)
 
 
 def test_only_what_really_was_proves_a_crash_loop() -> None:
     seen = fleet(lessons=(replace(lesson(host="another"), observed=True),))
     (evict,) = decide(KeeperConfig(), seen, [incident()])
-    assert isinstance(evict, Evict)
+    assert evict.keep_out == ()
     (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
-    assert hold.guard is Guard.CRASH_LOOP
+    assert hold.would.keep_out == (GroupName("rg_1"),)

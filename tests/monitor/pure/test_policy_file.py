@@ -120,7 +120,7 @@ CASES = {
     "kind": (
         '[actions]\nhang = "page"\n',
         [("actions.hang: unknown kind of fault, expected dead, not_entered, mismatch, deadlock, "
-         "straggler, replica_lag, lighthouse_away, state_corrupt")],
+         "straggler, replica_lag, lighthouse_away, state_corrupt, unseen")],
     ),
     "action, once for all severities": (
         '[actions]\ndead = "kill"\n',

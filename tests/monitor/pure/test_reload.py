@@ -73,10 +73,11 @@ def test_what_an_eviction_costs_is_learned_from_those_that_were() -> None:
     assert learned.cost_evictions == 1
 
 
-def test_a_group_that_brings_its_fault_to_another_host_is_the_programs() -> None:
+def test_a_group_that_hangs_again_where_it_was_is_kept_out() -> None:
     fleet = HostFleet(3, 1, [at(20, hang("rg_1.0")), at(80, hang("rg_1.0"))])
     drive = driven(120, KeeperConfig(), fleet)
-    assert drive.evicted() == ["rg_1"]
-    hold = drive.holds[-1][1]
-    assert hold.guard is Guard.CRASH_LOOP
-    assert "came back on another host after it was evicted once (from host1)" in hold.reason
+    assert drive.evicted() == ["rg_1", "rg_1"]
+    again = drive.evicts[1][1]
+    assert again.keep_out == ("rg_1",)
+    assert not again.quarantine
+    assert "the same as once before: starting it again does not mend it" in again.reason

@@ -1,0 +1,141 @@
+"""What a person would say who had looked: who, where, for how long, who waits. Pure.
+
+Each verdict's first sentence is made here of fields: the stack's user frame and what it is known to
+do, the exception of a dead rank, what the others wait in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from monitor.detectors.standing import Standing
+from monitor.detectors.wording import listed, plural, seconds
+from monitor.history import History, RankTrack
+from monitor.names import RankName
+from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, WAITING_PHASE, Doing, Ending, Tracer
+
+_DOING: Final[Mapping[Doing, str]] = {
+    Doing.LOCK: "waiting for a lock",
+    Doing.SLEEP: "sleeping",
+    Doing.IO: "in a read, a write or an open",
+    Doing.DATA: "waiting for its data loader",
+    Doing.PROCESS: "waiting for another process",
+    Doing.COLLECTIVE: "waiting for other ranks",
+    Doing.COMPILE: "compiling",
+    Doing.SAVE: "saving or loading a checkpoint",
+    Doing.EVALUATE: "evaluating",
+    Doing.START: "importing or starting",
+}
+_HANGS: Final = ("hangs", "hang")
+_HELD: Final[Mapping[Standing, tuple[str, str]]] = {
+    Standing.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
+    Standing.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
+    Standing.LEFT: (
+        "is still inside a collective that its peers have completed",
+        "are still inside a collective that their peers have completed",
+    ),
+}
+_WAITS: Final = {WAIT_QUORUM: "the quorum", WAIT_COMMIT: "the commit vote"}
+
+
+def named(ranks: Sequence[RankName]) -> str:
+    """`rank rg_1.0`, `ranks rg_1.0 and rg_1.1`."""
+    return f"{plural(ranks, 'rank', 'ranks')} {listed(ranks)}"
+
+
+def hangs(
+    history: History,
+    roots: Sequence[RankTrack],
+    standing: Mapping[RankName, Standing],
+    for_s: float,
+) -> str:
+    """`rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 12 s`."""
+    places: dict[tuple[Standing, str], list[RankName]] = {}
+    for track in roots:
+        held = standing[track.rank] if standing[track.rank] in _HELD else Standing.ALONE
+        places.setdefault((held, _place(track)), []).append(track.rank)
+    said = [
+        f"{named(ranks)} {plural(ranks, *_HELD.get(held, _HANGS))}{place}"
+        for (held, place), ranks in places.items()
+    ]
+    usual_s = max(history.learned_step_s(track) for track in roots)
+    usual = f" (a step takes {seconds(usual_s)})" if usual_s > 0 else ""
+    return f"{', and '.join(said)} for {seconds(for_s)}{usual}"
+
+
+def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[RankName]) -> str:
+    """`rg_0.0 and rg_2.0 wait for it in the quorum`."""
+    if not victims:
+        return "nobody is seen waiting for it"
+    whom = "it" if len(culprits) == 1 else "them"
+    return f"{listed(victims)} {plural(victims, 'waits', 'wait')} for {whom}" + waits_in(
+        history, victims
+    )
+
+
+def waits_in(history: History, ranks: Iterable[RankName]) -> str:
+    """` in the quorum`, ` in all_reduce`: where most of them wait; empty where that is not seen."""
+    places = Counter(
+        place
+        for rank in ranks
+        if (track := history.tracks.get(rank)) is not None and (place := _waits_in(track))
+    )
+    return f" in {places.most_common(1)[0][0]}" if places else ""
+
+
+def looks(tracer: Tracer) -> str:
+    """`gdb (pid 4711)`."""
+    return f"{tracer.name} (pid {tracer.pid})"
+
+
+def why_it_died(track: RankTrack) -> str:
+    """What ended it, as far as it is known; empty: nothing is."""
+    report = track.report
+    if report is None:
+        return ""
+    ending, process = report.ending, report.process
+    if ending is not None and ending.exception is not None:
+        where = "" if ending.frame is None else f" in {ending.frame}"
+        return f"{ending.exception}{where}"
+    if process.exit_signal is not None:
+        return f"ended by {process.exit_signal}" + _sentence_of(ending, process.exit_signal)
+    if process.exit_code is not None:
+        return f"exit code {process.exit_code}"
+    return ""
+
+
+def _sentence_of(ending: Ending | None, known: str) -> str:
+    """What the WorkerServer's sentence adds to the bare signal, such as the OOM killer."""
+    if ending is None or not ending.sentence.startswith(f"Killed by {known}"):
+        return ""
+    return ending.sentence.removeprefix(f"Killed by {known}").rstrip(".")
+
+
+def does(track: RankTrack) -> str:
+    """What one does who is not seen waiting: `is in evaluate (train.py:80), evaluating`."""
+    if track.fresh is None:
+        return "cannot be seen"
+    return f"is{_place(track).rstrip(',')}" if _place(track) else "moves"
+
+
+def _place(track: RankTrack) -> str:
+    """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
+    seen = None if track.fresh is None else track.fresh.witness
+    if seen is not None:
+        doing = f", {_DOING[seen.doing]}," if seen.doing in _DOING else ""
+        return f" in {seen.frame}{doing}"
+    if track.phased:
+        return f" in phase {track.doing!r}"
+    return "" if track.inside_any else " outside of any collective"
+
+
+def _waits_in(track: RankTrack) -> str:
+    if track.waits_in is not None:
+        return _WAITS.get(track.waits_in, track.waits_in)
+    heads = () if track.report is None else track.report.heads
+    inside = [head for head in heads if head.inside > 0 or head.enqueued > head.completed]
+    if inside:
+        return max(inside, key=lambda head: head.age_s).op
+    return f"phase {track.doing!r}" if track.phased and track.doing == WAITING_PHASE else ""
