@@ -6,6 +6,7 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -53,6 +54,8 @@ def filled(hint: Any) -> Any:
         return plain[hint]
     if isinstance(hint, typing.NewType):
         return filled(hint.__supertype__)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return list(hint)[-1]
     if is_dataclass(hint):
         return hint(**{name: filled(of) for name, of in typing.get_type_hints(hint).items()})
     origin, args = typing.get_origin(hint), typing.get_args(hint)
