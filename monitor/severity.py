@@ -25,9 +25,7 @@ def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severit
     match verdict.kind:
         case Kind.STRAGGLER:
             return Severity.INFO if verdict.lost_s <= costs_s else Severity.WARNING
-        case Kind.UNSEEN:
-            return Severity.WARNING
-        case Kind.DEAD | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY:
+        case Kind.DEAD | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN:
             return Severity.CRITICAL if verdict.victims else Severity.WARNING
         case Kind.STATE_CORRUPT if len(verdict.groups) > 1:
             return Severity.CRITICAL  # whoever was first, the job as a whole is being spoilt

@@ -82,6 +82,7 @@ IDENTITY = Identity(
     4711,
     "two",
     accelerators=8,  # type: ignore[arg-type]
+    launched_as=GroupName("1"),
 )
 PROCESS = with_the_rest(Process(True, "S", 40, 2_000_000_001, 0.1234567, 3, "SIGKILL", 1 / 3))
 STEP = StepState(
