@@ -214,6 +214,13 @@ def pid_namespace() -> int | None:
         return None
 
 
+def processes(run_dir: Path) -> set[int]:
+    """Ranks and sidecars that have published themselves here, as they are called here."""
+    told = [read_json(path) or {} for path in run_dir.glob("*.json")]
+    pids = {one.get(key) for one in told if not is_elsewhere(one) for key in ("pid", "sidecar_pid")}
+    return {pid for pid in pids if isinstance(pid, int)}
+
+
 def is_elsewhere(endpoint: Mapping[str, Any]) -> bool:
     """Whether the rank's processes cannot be seen from here: not seeing them then says nothing."""
     told = endpoint.get("pid_namespace")

@@ -131,7 +131,9 @@ def _answered(found: re.Match[str]) -> str:
     how = " and then ".join(str(one)[:20] for one in signals[:4])
     if not signals:
         return f"{start}{found[1]} was gone already" if gone else f"{start}{found[1]} got no signal"
-    return f"{start}{found[1]} got {how} and is {'gone' if gone else 'not gone yet'}"
+    started = said.get("started_gone")
+    told = f", with {started} of its own" if type(started) is int and started > 0 else ""
+    return f"{start}{found[1]} got {how} and is {'gone' if gone else 'not gone yet'}{told}"
 
 
 def holds(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:

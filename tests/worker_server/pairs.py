@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.ports import free_port
 from tests.worker_server.gloo_fates import DEAD
 from tests.worker_server.ranks import ROOT, TOKEN, Rank, eventually
-from worker_server.sidecar.evict import INTERPRETER_DEAF_S
+from worker_server.sidecar.hang import DEAF_S
 from worker_server.wire import StateReport
 
 
@@ -30,7 +30,7 @@ def has_met(state: StateReport, fate: str) -> bool:
         case "hung":
             return step.phase == "forward" and step.phase_age_s > 0.5
         case "gil":
-            return (process.interpreter_age_s or 0) > INTERPRETER_DEAF_S
+            return (process.interpreter_age_s or 0) > DEAF_S
         case "sigstop":
             return process.state == "T"
         case _:

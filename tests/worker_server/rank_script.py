@@ -90,6 +90,12 @@ def main(action):  # noqa: C901  one branch an action
             while reporter.url is None:
                 time.sleep(0.01)
             reporter.close()
+        case "worker":
+            child = os.fork()
+            if not child:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                os.kill(os.getpid(), signal.SIGSTOP)  # as one that a file server holds
+            time.sleep(1000)
         case "fork":
             child = os.fork()
             if not child:

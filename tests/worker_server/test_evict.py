@@ -1,11 +1,16 @@
-"""Who gets which signal, on a fake process."""
+"""Who gets which signal, on a fake process; and who goes with it."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 
 from worker_server import wire
 from worker_server.sidecar.evict import Eviction, evict
+from worker_server.sidecar.family import Family, Relation
 
 
 class FakeRank:
@@ -29,6 +34,25 @@ class FakeRank:
     def wait_death(self, timeout_s):
         self.waited.append(timeout_s)
         return self.dead
+
+
+class FakeStarted:
+    """Two processes that the rank has started, one of which cannot die."""
+
+    def __init__(self, rank):
+        self.rank = rank
+        self.did = []
+
+    def look(self):
+        self.did.append("look while it lives" if not self.rank.dead else "look")
+
+    def end(self, wait_s):
+        self.did.append("end")
+        return 1, 1
+
+
+def put_out(rank, seen, grace_s=2.0):
+    return evict(rank, seen, grace_s, FakeStarted(rank))
 
 
 def view(state="S", beat=0.5, alive=True):
@@ -55,17 +79,119 @@ TERM, KILL = "SIGTERM", "SIGKILL"
 )
 def test_signals(dies_of, seen, signalled, gone):
     rank = FakeRank(dies_of)
-    assert evict(rank, seen, 2.0) == Eviction(signalled, gone)
+    assert put_out(rank, seen) == Eviction(signalled, gone, 1, 1)
     assert tuple(rank.sent) == signalled
 
 
 def test_the_grace_is_waited_for_between_the_two():
     rank = FakeRank("SIGKILL")
-    evict(rank, view(), 7.5)
+    put_out(rank, view(), 7.5)
     assert rank.waited[0] == 7.5
 
 
 def test_a_rank_that_dies_by_itself_meanwhile_is_gone_and_was_not_signalled():
     rank = FakeRank()
     rank.dead = True
-    assert evict(rank, view(), 2.0) == Eviction((), True)
+    assert put_out(rank, view()) == Eviction((), True, 1, 1)
+
+
+@pytest.mark.parametrize("dies_of", ["SIGTERM", "SIGKILL"])
+def test_who_was_started_is_looked_for_while_the_rank_lives_and_ended_after_it(dies_of):
+    rank = FakeRank(dies_of)
+    started = FakeStarted(rank)
+    evict(rank, view(), 2.0, started)
+    looks = 1 if dies_of == "SIGTERM" else 2
+    assert started.did == ["look while it lives"] * looks + ["end"]
+
+
+RANK, AGENT, SIDECAR, OTHER = 10, 5, 90, 30
+OWN_GROUP = 89
+
+
+def found(table, leads=None, spared=(), dead=False):
+    relations = {pid: Relation(*row, 7) for pid, row in table.items()}
+    if leads is not None:
+        relations[RANK] = Relation(*leads, 7)
+    family = Family(RANK, lambda: spared, lambda: relations, OWN_GROUP)
+    if dead:
+        del relations[RANK]
+        relations = {pid: one._replace(parent=1) for pid, one in relations.items()}
+    return family._found(relations)
+
+
+TREE = {  # pid: parent, group, session
+    1: (0, 1, 1), AGENT: (1, AGENT, AGENT), OTHER: (AGENT, OTHER, OTHER), 31: (OTHER, OTHER, OTHER),
+    11: (RANK, RANK, RANK), 12: (11, 12, 12), 13: (1, RANK, RANK), 14: (1, 14, RANK),
+    SIDECAR: (1, OWN_GROUP, RANK), 91: (SIDECAR, OWN_GROUP, RANK), 40: (1, 40, 40),
+}  # fmt: skip
+
+
+def test_a_family_is_whoever_descends_from_the_rank_and_its_group_and_session_if_it_leads_them():
+    assert found(TREE, leads=(AGENT, RANK, RANK)) == {11, 12, 13, 14}
+    assert found(TREE, leads=(AGENT, AGENT, AGENT)) == {11, 12}
+
+
+def test_of_a_dead_leader_group_and_session_are_left_and_what_they_started():
+    assert found(TREE, leads=(AGENT, RANK, RANK), dead=True) == {11, 13, 14}
+    assert found(TREE, leads=(AGENT, AGENT, AGENT), dead=True) == set()
+
+
+def test_a_rank_that_is_the_init_of_its_container_does_not_take_its_sidecar_along():
+    tree = {**TREE, SIDECAR: (RANK, OWN_GROUP, RANK), 91: (SIDECAR, OWN_GROUP, RANK)}
+    assert found(tree, leads=(0, RANK, RANK)) == {11, 12, 13, 14}
+
+
+def test_another_rank_that_this_one_has_started_is_spared_with_all_that_is_its():
+    tree = {**TREE, OTHER: (11, RANK, RANK), 31: (OTHER, RANK, RANK)}
+    assert found(tree, leads=(AGENT, RANK, RANK), spared={OTHER}) == {11, 12, 13, 14}
+    parent_is_a_rank = found(TREE, leads=(AGENT, RANK, RANK), spared={AGENT, OTHER})
+    assert parent_is_a_rank == {11, 12, 13, 14}
+
+
+FORKS = """
+import os, signal, sys, time
+def child(then):
+    if not os.fork():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        then()
+        print(os.getpid(), flush=True)
+        time.sleep(1000)
+child(lambda: None)
+child(os.setsid)
+child(lambda: os.fork() and os._exit(0))
+time.sleep(1000)
+"""
+
+
+@pytest.mark.integration
+def test_workers_forks_and_orphans_of_a_real_process_are_ended_and_nobody_else():
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    rank = subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdout=subprocess.PIPE, start_new_session=True
+    )
+    pids = [int(rank.stdout.readline()) for _ in range(3)]
+    try:
+        family = Family(rank.pid, tuple)
+        family.look()
+        rank.kill()
+        rank.wait(10)
+        assert family.end(10.0) == (3, 0)
+        assert bystander.poll() is None
+    finally:
+        for process in (rank, bystander):
+            process.kill()
+            process.wait(10)
+        rank.stdout.close()
+        bystander.stdin.close()
+        for pid in pids:
+            if os.path.exists(f"/proc/{pid}"):
+                os.kill(pid, 9)
+
+
+@pytest.mark.integration
+def test_a_worker_that_is_blocked_goes_with_its_rank(start_rank):
+    rank = start_rank("worker")
+    rank.says("ready")
+    answer = rank.evict(grace_s=5.0)
+    assert (answer["gone"], answer["started_gone"], answer["started_left"]) == (True, 1, 0)
+    assert rank.state().process.alive is False

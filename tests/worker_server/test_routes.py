@@ -144,12 +144,15 @@ def test_an_eviction_is_carried_out_with_its_grace(box):
 
     def evictor(grace_s):
         graces.append(grace_s)
-        return Eviction(("SIGTERM", "SIGKILL"), gone=False)
+        return Eviction(("SIGTERM", "SIGKILL"), gone=False, started_gone=3, started_left=1)
 
     client = app_of(box, evictor=evictor).test_client()
     order = {"reason": "it\nhangs", "grace_s": 7.5, "incarnation": "32bfd68baf"}
     answer = client.post(wire.PATH_EVICT, json=order, headers=WITH_TOKEN)
-    assert answer.json == {"schema": 1, "signalled": ["SIGTERM", "SIGKILL"], "gone": False}
+    assert answer.json == {
+        "schema": 1, "signalled": ["SIGTERM", "SIGKILL"], "gone": False, "started_gone": 3,
+        "started_left": 1,
+    }  # fmt: skip
     assert graces == [7.5]
 
 

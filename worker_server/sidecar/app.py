@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from flask import Flask, Response, request
@@ -221,7 +222,5 @@ def _add_eviction(app: Flask, box: Box, evictor: Evictor) -> None:
         with places.taken():
             _log.warning("evict asked by %s: %a", request.remote_addr, reason)
             eviction = evictor(grace_s)
-            _log.warning("evicted: signalled %s, gone %s", eviction.signalled, eviction.gone)
-        return in_json(
-            {"schema": wire.SCHEMA, "signalled": list(eviction.signalled), "gone": eviction.gone}
-        )
+            _log.warning("evicted: %s", eviction)
+        return in_json({"schema": wire.SCHEMA, **asdict(eviction)})

@@ -1,17 +1,28 @@
-"""Put this one rank out: SIGTERM, grace, SIGKILL, then look whether it is gone."""
+"""Put this one rank out, with what it has started: SIGTERM, grace, SIGKILL, then look."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from typing import Protocol
 
 from worker_server import wire
+from worker_server.sidecar.hang import DEAF_S
 from worker_server.sidecar.process import RankProcess
 
-INTERPRETER_DEAF_S = 3.0
-"""Beats come every second. A rank whose interpreter missed three cannot run a SIGTERM handler:
-waiting for one would only cost the others time."""
 _KILL_WAIT_S = 5.0
+_FAMILY_WAIT_S = 1.0
+"""One of them may sit in the kernel (state D) for as long as a file server is away."""
+
+
+class Started(Protocol):
+    """The processes that the rank has started, see `worker_server.sidecar.family`."""
+
+    def look(self) -> None:
+        """Find who there is now."""
+
+    def end(self, wait_s: float) -> tuple[int, int]:
+        """End them; how many are gone, and how many are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +31,33 @@ class Eviction:
 
     signalled: tuple[str, ...]
     gone: bool
+    started_gone: int = 0
+    """Processes that the rank had started and that were ended with it."""
+    started_left: int = 0
+    """Those that were sent SIGKILL and are not gone yet."""
 
 
-def evict(rank: RankProcess, view: wire.Process, grace_s: float) -> Eviction:
-    """End the process, politely where it can still hear.
+def evict(rank: RankProcess, view: wire.Process, grace_s: float, started: Started) -> Eviction:
+    """End the process, politely where it can still hear, and all that it has started.
 
     A stopped process keeps SIGTERM pending and a deaf interpreter never sees it: both get
     SIGKILL at once. One that is traced may be so for milliseconds only, while its
     stacks are taken.
     """
-    if not view.alive:
-        return Eviction((), gone=True)
+    started.look()  # who dies takes its children's parent along
     sent: list[str] = []
-    if _can_hear(view) and rank.send(signal.SIGTERM):
+    gone = not view.alive
+    if not gone and _can_hear(view) and rank.send(signal.SIGTERM):
         sent.append("SIGTERM")
-        if rank.wait_death(grace_s):
-            return Eviction(tuple(sent), gone=True)
-    if rank.send(signal.SIGKILL):
-        sent.append("SIGKILL")
-    return Eviction(tuple(sent), gone=rank.wait_death(_KILL_WAIT_S))
+        gone = rank.wait_death(grace_s)
+    if not gone:
+        started.look()  # who was started meanwhile
+        if rank.send(signal.SIGKILL):
+            sent.append("SIGKILL")
+        gone = rank.wait_death(_KILL_WAIT_S)
+    return Eviction(tuple(sent), gone, *started.end(_FAMILY_WAIT_S))
 
 
 def _can_hear(view: wire.Process) -> bool:
-    deaf = view.interpreter_age_s is not None and view.interpreter_age_s > INTERPRETER_DEAF_S
+    deaf = view.interpreter_age_s is not None and view.interpreter_age_s > DEAF_S
     return not deaf and (view.traced or not view.stopped)

@@ -16,7 +16,7 @@ _STALL_S = 5.0
 """Longer: the evidence may come after the kill. Shorter: steps of some seconds are no hang."""
 _LONG_STALL_S = 30.0
 DEAF_S = 3.0
-"""Beats come every second."""
+"""Beats come every second. Who missed three cannot run a handler of SIGTERM either."""
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
 _OFTEN_FOR_S = 60.0
 

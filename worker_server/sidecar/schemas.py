@@ -313,6 +313,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "schema": _VERSION,
             "signalled": _list({"enum": ["SIGTERM", "SIGKILL"]}),
             "gone": _BOOL,
+            "started_gone": _says("processes that it had started, ended with it", _COUNT),
+            "started_left": _says("those that were sent SIGKILL and are not gone yet", _COUNT),
         },
         {},
     ),

@@ -19,6 +19,7 @@ from worker_server.sidecar import timeline
 from worker_server.sidecar.app import THREADS, make_app
 from worker_server.sidecar.black_box import BlackBox, black_box_of
 from worker_server.sidecar.evict import Eviction, evict
+from worker_server.sidecar.family import Family
 from worker_server.sidecar.guard import Guard
 from worker_server.sidecar.host import HostPort, HostView
 from worker_server.sidecar.listening import listen, listening_socket, reachable_host
@@ -69,8 +70,13 @@ def _serve(
 ) -> None:
     linger = _Linger(process, box, settings.linger_s)
 
+    def not_ours() -> set[int]:
+        return run_dir.processes(files.page.parent) - {box.identity.pid}
+
+    family = Family(box.identity.pid, not_ours)
+
     def evict_rank(grace_s: float) -> Eviction:
-        return evict(process, box.process(), grace_s)
+        return evict(process, box.process(), grace_s, family)
 
     url = ""
     app = make_app(
