@@ -69,7 +69,7 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         raise
     reporter = Reporter(page, _UrlOf(files))
     _leave_last_words(page, files)
-    end = _start_beat(page, files, companion)
+    end = _start_beat(page, files, companion, lambda: _say_refusal(reporter, files))
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") == "0":
         return reporter
@@ -99,6 +99,15 @@ def _say_what_is_missing(identity: wire.Identity, environ: Mapping[str, str]) ->
         )
 
 
+def _say_refusal(reporter: Reporter, files: run_dir.RankFiles) -> None:
+    """Say once why the Manager's name is not taken, where the WorkerServer was told so."""
+    if reporter.loop.renamed:
+        why = (files.read_endpoint() or {}).get("refusal")
+        if isinstance(why, str):
+            reporter.loop.renamed = False
+            _warn(f"lightkeeper: {why}")
+
+
 def _leave_last_words(page: PageWriter, files: run_dir.RankFiles) -> None:
     try:
         last_words.install(page, files.crash)
@@ -107,7 +116,10 @@ def _leave_last_words(page: PageWriter, files: run_dir.RankFiles) -> None:
 
 
 def _start_beat(
-    page: PageWriter, files: run_dir.RankFiles, companion: Companion
+    page: PageWriter,
+    files: run_dir.RankFiles,
+    companion: Companion,
+    say_refusal: Callable[[], None],
 ) -> Callable[[], None]:
     beat = Beat(
         page.beat,
@@ -116,6 +128,7 @@ def _start_beat(
             lambda: page.write_note(layout.NOTE_STACKS, stacks_text()),
             last_words.note_uncaught,
             profile.Profiler(files.page).look,
+            say_refusal,
         ),
     )
 

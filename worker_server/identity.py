@@ -15,7 +15,8 @@ tell what the inner ones do not know: the job and the node.
                JOB_COMPLETION_INDEX of WORLD_SIZE (Kubernetes Indexed Job; the Job's size is in no
                variable of Kubernetes)
                else rank 0 of 1
-    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`
+    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`; as soon as there is a TorchFT
+               Manager, what it was given as replica id: that is who the Lighthouse knows
     job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
                heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
     host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
@@ -29,10 +30,11 @@ says on every page that the node is not known.
 
 from __future__ import annotations
 
+import re
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from worker_server import wire
@@ -40,6 +42,9 @@ from worker_server.accelerators import accelerators_from
 from worker_server.environment import SettingError
 from worker_server.place import Read, place_from, read_file
 
+UNNAMED = "job"
+"""A group that no launcher names."""
+_GROUP_NAME = re.compile(r"[^\s/\\<>\"':-][^\s/\\<>\"':]{0,127}")
 POD = "pod:"
 """Begins a host that is no node: a pod which nobody told where it runs."""
 
@@ -130,7 +135,7 @@ def identity_from(
     group = group_of(environ)
     return wire.Identity(
         job=_job(environ, grouped=group is not None),
-        group=wire.GroupName(group or "job"),
+        group=wire.GroupName(group or UNNAMED),
         group_rank=rank,
         world_size=size,
         host=wire.Host(host_of(environ, hostname)),
@@ -203,6 +208,23 @@ def _is_uuid(text: str) -> bool:
 def group_of(environ: Mapping[str, str]) -> str | None:
     """The replica group that these variables name; None where nobody names one."""
     return environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or None
+
+
+def name_in_replica_id(replica_id: str | None) -> wire.GroupName | None:
+    """`my_0` of `my_0:<uuid>`; None where there is none, or none that can name a group.
+
+    A Manager that was given no name has a uuid, another one at each start.
+    """
+    name, _, rest = (replica_id or "").partition(":")
+    usable = _GROUP_NAME.fullmatch(name) and name.isprintable() and not _is_uuid(name)
+    return wire.GroupName(name) if usable and ":" not in rest else None
+
+
+def renamed(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
+    """The identity under the name that its group's Manager goes by; None: there is none."""
+    if name is None or name == launched.group:
+        return launched
+    return replace(launched, group=name, launched_as=launched.group)
 
 
 def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:

@@ -12,6 +12,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from worker_server.complaint import complain
+from worker_server.identity import UNNAMED, name_in_replica_id
 from worker_server.page import layout
 from worker_server.page.writer import PageWriter, StepFacts
 
@@ -37,6 +38,9 @@ class Loop:
         self._manager: Any = None
         self._unread = False
         self._replica = ""
+        self.renamed = False
+        """Whether the group has another name to its Manager than to its launcher."""
+        self._said: str | None = None
         self._open = False
         self._begin_ns = 0
         self._end_ns = 0
@@ -143,6 +147,26 @@ class Loop:
         """Read quorum and health from this torchft Manager, at the end of every attempt."""
         self._manager = manager
         self._unread = manager is not None
+        replica = self._replica_of(manager)
+        if isinstance(replica, str):
+            self.page.write_replica(replica)
+            self._say_name(replica)
+
+    def _say_name(self, replica: str) -> None:
+        name, launched = name_in_replica_id(replica), self.page.launched_as
+        self.renamed = name not in (None, launched)
+        if self.renamed and launched != UNNAMED and self._said != name:
+            self._said = name
+            complain(
+                f"lightkeeper: this replica group is {launched} to its launcher and {name} to its "
+                f"TorchFT Manager: it is shown as {name}",
+                stacklevel=6,
+            )
+
+    @staticmethod
+    def _replica_of(manager: object) -> Any:
+        replica = getattr(getattr(manager, "_logger", None), "_replica_id", None)
+        return getattr(manager, "_replica_id", None) if replica is None else replica
 
     def _read_manager(self, manager: Any, facts: StepFacts) -> None:
         """Plain attributes only: the Manager's methods wait for the quorum."""
@@ -150,13 +174,12 @@ class Loop:
             quorum = manager._quorum_id
             participants = manager._participating_replica_world_size
             healing, errored = manager._healing, manager._errored
-            replica = manager._logger._replica_id
         except AttributeError:
             quorum = getattr(manager, "_quorum_id", None)
             participants = getattr(manager, "_participating_replica_world_size", None)
             healing = getattr(manager, "_healing", False)
             errored = getattr(manager, "_errored", None)
-            replica = getattr(manager, "_replica_id", None)
+        replica = self._replica_of(manager)
         if quorum.__class__ is not int or quorum < 0:  # -1: no quorum yet
             quorum = participants = layout.NONE
         elif participants.__class__ is not int:

@@ -19,8 +19,9 @@ from worker_server.wire import Identity, WireError, parse_registration
 
 HOURS_MAX: Final = 24.0 * 366
 _AUTHOR_MAX_CHARS: Final = 80
-_NAME: Final = re.compile(r"[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
-"""Names travel into URLs, labels and shells: no blanks, slashes, quotes or control characters."""
+_NAME: Final = re.compile(r"(?!-)[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
+"""Names travel into URLs, labels and shells: no blanks, slashes, quotes or control characters, no
+option of a command."""
 
 
 changing = Blueprint("changing", __name__)
@@ -56,10 +57,20 @@ def register() -> Response:
         _check_names(registration.identity)
     except (WireError, OverflowError) as exc:
         raise Refusal(400, str(exc)) from exc
-    if the_desk().registry.register(registration) is Standing.SUPERSEDED:
-        rank = registration.identity.rank
-        raise Refusal(409, f"a newer incarnation bears the name {rank}")
-    return answer({"schema": SCHEMA})
+    identity, registry = registration.identity, the_desk().registry
+    standing = registry.register(registration)
+    if standing is Standing.SUPERSEDED:
+        raise Refusal(409, f"a newer incarnation bears the name {identity.rank}")
+    if standing is Standing.REFUSED:
+        raise Refusal(
+            409,
+            f"its TorchFT Manager calls this replica group {identity.group}, which is the name of "
+            f"another group that lives: it goes on as {identity.launched_as}, its launcher's name; "
+            "give each group's Manager a replica_id of its own",
+            {"refused_name": identity.group},
+        )
+    known_as = registry.known_as(identity)
+    return answer({"schema": SCHEMA} | ({} if known_as is None else {"known_as": known_as}))
 
 
 @changing.delete("/v1/register/<rank>")
@@ -155,10 +166,12 @@ def _check_names(identity: Identity) -> None:
         ("incarnation", identity.incarnation),
     ):
         _name(key, value)
+    if identity.launched_as is not None:
+        _name("launched_as", identity.launched_as)
 
 
 def _name(key: str, value: str) -> str:
-    if _NAME.fullmatch(value) is None:
+    if _NAME.fullmatch(value) is None or not value.isprintable():
         raise Refusal(400, f"'{key}' is not a name of 1 to 128 plain characters: {value[:60]!r}")
     return value
 

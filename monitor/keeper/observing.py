@@ -113,7 +113,8 @@ class Observing:
     def _learn(self, sweep: Sweep) -> None:
         """Tell the registry who answered."""
         registry = self._parts.registry
-        registry.heard([one.rank for one in sweep.observations if one.report is not None])
+        answers = [(one.rank, one.report) for one in sweep.observations]
+        registry.heard({rank: told.process.alive for rank, told in answers if told is not None})
         for one in sweep.observations:
             if isinstance(one.outcome, Unreachable):
                 self._parts.instruments.poll_failures.labels(str(one.outcome.reason)).inc()

@@ -8,20 +8,30 @@ detectors must still see the silence. It is dropped after `LAPSE_GRACE_S` more, 
 the last renewal or the last good answer to a poll, whichever is later. After a cold start with
 no store the lingering WorkerServer of a dead rank may come after the living one: then the ages
 that both state decide, and only where one states none is the second taken for the newer.
+
+A group's name is its TorchFT Manager's, so a process changes its rank's name once in its life; it
+is a target under one name. What a Manager says is the rank's own word: it does not get the name of
+a group that another launcher's name stands for, nor one that another launcher's group already bears
+and lives; and a launcher that itself uses a name takes it back.
+
+An older incarnation that lives on (an agent was killed and its ranks were not) cannot be polled
+under the name that the newer one has: `superseded` tells of those whose WorkerServers still ask.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from monitor.clock import Clock
-from monitor.names import RankName
+from monitor.names import GroupName, RankName
 from monitor.targets.target import (
     Source,
     Standing,
+    Superseded,
     Target,
     older,
     rank_of,
@@ -34,6 +44,10 @@ LAPSE_GRACE_S: Final = 60.0
 """Longer: a dead host is seen for longer; a rank that left without a word lingers as long."""
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 3600.0
+_ASKS_S: Final = 45.0
+"""A WorkerServer that is put off asks again every 15 s."""
+UNNAMED: Final = GroupName("job")
+"""What a WorkerServer calls a group that no launcher names."""
 SUPERSEDED_KEPT: Final = 16
 """Old incarnations remembered for each rank; each costs one short string."""
 
@@ -58,7 +72,13 @@ class Registry:
         self._keeper = keeper
         self._lock = threading.Lock()
         self._targets: dict[RankName, Target] = {}
+        self._groups: defaultdict[GroupName, set[RankName]] = defaultdict(set)
+        self._renamed: defaultdict[GroupName, set[RankName]] = defaultdict(set)
+        """By their launcher's name, the ranks that have another."""
+        self._processes: dict[tuple[str, int, GroupName], RankName] = {}
         self._superseded: dict[RankName, tuple[str, ...]] = {}
+        self._elders: dict[str, Superseded] = {}
+        """By incarnation."""
         self._left: dict[RankName, str] = {}
         self._file_urls: tuple[str, ...] = ()
         self._strangers: set[str] = set()
@@ -86,7 +106,7 @@ class Registry:
                 continue  # written by another version: the next renewal brings it back
             if target.source is Source.FILE:
                 continue
-            self._targets[target.rank] = target
+            self._put(target)
             self._superseded[target.rank] = superseded
             restored += 1
         return restored
@@ -101,7 +121,9 @@ class Registry:
                     self._keeper.save_target(rank, body)
 
     def register(self, registration: Registration) -> Standing:
-        """Register or renew; SUPERSEDED when a newer incarnation bears the name."""
+        """Register or renew; SUPERSEDED when a newer incarnation bears the name, REFUSED when the
+        name is another launcher's group.
+        """
         identity = registration.identity
         lease_s = min(max(registration.lease_s, LEASE_MIN_S), LEASE_MAX_S)
         now_s = self._clock.now_s()
@@ -112,25 +134,109 @@ class Registry:
 
     def _admit(self, target: Target) -> Standing:
         rank, old = target.rank, self._targets.get(target.rank)
-        if old is not None and old.identity.incarnation != target.identity.incarnation:
-            if target.identity.incarnation in self._superseded.get(rank, ()):
-                return Standing.SUPERSEDED
+        if target.identity.incarnation in self._superseded.get(rank, ()):
+            self._remember(target)
+            return Standing.SUPERSEDED
+        fresh = old is None or old.identity.incarnation != target.identity.incarnation
+        if fresh and self._is_anothers(target):
+            return Standing.REFUSED
+        if old is not None and fresh:
             elder = target if older(target, old) else old
+            self._remember(elder)
             elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
             self._superseded[rank] = elders[-SUPERSEDED_KEPT:]
             if elder is target:
                 return Standing.SUPERSEDED
-        self._targets[rank] = target
+        if fresh:
+            self._take_over(target)
+        elif old is not None:
+            target = replace(target, dead=old.dead)
+        self._put(target)
+        self._elders.pop(target.identity.incarnation, None)
         self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
-        if old is None or replace(old, heard_s=target.heard_s, born_s=target.born_s) != target:
-            self._keeper.save_target(rank, target_to_json(target, self._superseded.get(rank, ())))
+        body = target_to_json(target, self._superseded.get(rank, ()))
+        if old is None or replace(target, heard_s=old.heard_s, born_s=old.born_s) != old:
+            self._keeper.save_target(rank, body)
         return Standing.CURRENT
+
+    def _is_anothers(self, target: Target) -> bool:
+        """Whether its Manager's name for the group is that of a living group of another launcher's.
+
+        Between two that are renamed alike, who came first has the name.
+        """
+        if target.identity.launched_as is None:
+            return False
+        now_s = self._clock.now_s()
+        return any(
+            other.launched != target.launched
+            and not other.dead
+            and now_s - other.heard_s <= other.lease_s
+            for other in map(self._targets.__getitem__, self._groups.get(target.identity.group, ()))
+        )
+
+    def _take_over(self, target: Target) -> None:
+        """A name is new: its process has no other, and whoever had it by its own word yields."""
+        former = self._processes.get(target.process)
+        if former is not None and former != target.rank:
+            elders = self._superseded.get(former, ())
+            self._drop(former)
+            self._superseded[former] = elders  # who was put off under the former name still is
+        if target.identity.launched_as is None:
+            for rank in tuple(self._groups.get(target.identity.group, ())):
+                if self._targets[rank].identity.launched_as is not None:
+                    self._drop(rank)  # comes back under its launcher's name
+
+    def _put(self, target: Target) -> None:
+        rank, identity = target.rank, target.identity
+        if (old := self._targets.get(rank)) is not None:
+            self._forget(old)
+        self._targets[rank] = target
+        self._groups[identity.group].add(rank)
+        self._processes[target.process] = rank
+        if identity.launched_as is not None:
+            self._renamed[identity.launched_as].add(rank)
+
+    def _forget(self, target: Target) -> None:
+        self._groups[target.identity.group].discard(target.rank)
+        self._processes.pop(target.process, None)
+        if target.identity.launched_as is not None:
+            self._renamed[target.identity.launched_as].discard(target.rank)
+
+    def _remember(self, elder: Target) -> None:
+        known = self._elders.get(elder.identity.incarnation)
+        since_s = self._clock.now_s() if known is None else known.since_s
+        self._elders[elder.identity.incarnation] = Superseded(elder, since_s)
+
+    def known_as(self, identity: Identity) -> GroupName | None:
+        """What the Managers of this launcher's group called it; None: nothing, or not one name."""
+        with self._lock:
+            if identity.launched_as is not None or identity.group == UNNAMED:
+                return None
+            names = {
+                self._targets[rank].identity.group for rank in self._renamed.get(identity.group, ())
+            }
+        return names.pop() if len(names) == 1 else None
+
+    def superseded(self) -> tuple[Superseded, ...]:
+        """Older incarnations whose WorkerServers still ask for the name, sorted by rank.
+
+        Their ranks may live and train, or be dead and lingering: their own `/v1/state` tells.
+        """
+        now_s = self._clock.now_s()
+        with self._lock:
+            asking = [
+                one
+                for one in self._elders.values()
+                if not one.target.dead and now_s - one.target.heard_s <= _ASKS_S
+            ]
+        return tuple(sorted(asking, key=lambda one: (one.target.rank, one.since_s)))
 
     def unregister(self, rank: RankName, incarnation: str) -> bool:
         """Remove a rank, if it is still this incarnation that bears the name."""
         with self._lock:
+            self._elders.pop(incarnation, None)
             target = self._targets.get(rank)
             if target is None or target.identity.incarnation != incarnation:
                 return False
@@ -139,17 +245,17 @@ class Registry:
             return True
 
     def _drop(self, rank: RankName) -> None:
-        del self._targets[rank]
+        self._forget(self._targets.pop(rank))
         self._superseded.pop(rank, None)
         self._keeper.drop_target(rank)
 
-    def heard(self, ranks: Sequence[RankName]) -> None:
-        """These ranks answered a poll just now, as the incarnation registered."""
+    def heard(self, ranks: Mapping[RankName, bool]) -> None:
+        """These ranks answered a poll just now, as the incarnation registered: alive or dead."""
         now_s = self._clock.now_s()
         with self._lock:
-            for rank in ranks:
+            for rank, alive in ranks.items():
                 if (target := self._targets.get(rank)) is not None:
-                    self._targets[rank] = replace(target, heard_s=now_s)
+                    self._targets[rank] = replace(target, heard_s=now_s, dead=not alive)
 
     def expire(self) -> tuple[Target, ...]:
         """Drop and return the targets that have been silent for their lease and the grace."""
@@ -163,6 +269,9 @@ class Registry:
             )
             for target in silent:
                 self._drop(target.rank)
+            for incarnation, elder in list(self._elders.items()):
+                if now_s - elder.target.heard_s > _ASKS_S:
+                    del self._elders[incarnation]
         return silent
 
     def targets(self) -> tuple[Target, ...]:

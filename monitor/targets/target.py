@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from monitor.names import RankName
+from monitor.names import GroupName, RankName
 from worker_server.wire import Identity, WireError, parse_identity
 
 _AGE_SLACK_S: Final = 1.0
@@ -28,6 +28,7 @@ class Standing(StrEnum):
     SUPERSEDED = "superseded"  # a newer incarnation bears the name
     LEFT = "left"  # it unregistered: its WorkerServer saw it dead and its linger ended
     UNKNOWN = "unknown"
+    REFUSED = "refused"  # its Manager's name for the group is another launcher's group
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,32 @@ class Target:
     """Unix time of the last renewal or good answer."""
     born_s: float | None = None
     """Unix time at which the rank attached, by its own account; None when it does not say."""
+    dead: bool = False
+    """Its WorkerServer said so."""
 
     @property
     def rank(self) -> RankName:
         """Name of the rank."""
         return self.identity.rank
+
+    @property
+    def launched(self) -> GroupName:
+        """Its group as its launcher calls it."""
+        return self.identity.launched_as or self.identity.group
+
+    @property
+    def process(self) -> tuple[str, int, GroupName]:
+        """Which process it is, whatever its group is called."""
+        return self.identity.incarnation, self.identity.group_rank, self.launched
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """An older incarnation whose WorkerServer still asks for the name: it may live and train."""
+
+    target: Target
+    since_s: float
+    """Unix time at which a newer one took the name."""
 
 
 def older(one: Target, other: Target) -> bool:

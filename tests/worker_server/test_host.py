@@ -102,6 +102,16 @@ def test_every_rank_of_the_run_directory_is_there_in_order(host):
     assert all(one.report.process.alive for one in entries)
 
 
+def test_a_neighbour_goes_by_its_managers_name_unless_its_own_sidecar_was_refused_it(host):
+    files = host.add("rg_2", 0)
+    host.pages[0].write_replica("my_2:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
+    (entry,) = host.entries()
+    assert (entry.rank, entry.report.identity.launched_as) == ("my_2.0", "rg_2")
+    files.write_endpoint({"refused": "my_2"})
+    (entry,) = host.entries()
+    assert entry.report.identity.rank == entry.rank == "rg_2.0"
+
+
 def test_the_own_rank_is_told_as_its_own_state_tells_it(host):
     host.add("rg_1", 0, pid=2**22 - 1, incarnation=IDENTITY.incarnation)
     (entry,) = host.entries()

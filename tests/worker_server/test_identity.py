@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_server.environment import SettingError
-from worker_server.identity import LAUNCHERS, identity_from, is_rank, launcher_of, program_of
+from worker_server.identity import (
+    LAUNCHERS,
+    identity_from,
+    is_rank,
+    launcher_of,
+    name_in_replica_id,
+    program_of,
+)
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "4",
@@ -179,3 +186,34 @@ def test_a_launcher_further_out_never_changes_the_rank(environ):
 def test_what_we_are_told_ourselves_always_wins(environ):
     found = who(environ, {"RANK": "0", "WORLD_SIZE": "1"}, OURS)
     assert (found.job, found.group, found.host) == ("mine", "rg_1", "node1")
+
+
+UUID = "6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001"
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "name"),
+    [
+        (f"my_0:{UUID}", "my_0"),
+        ("my_0", "my_0"),
+        (f"0:{UUID}", "0"),
+        (f"torchtitan_ft_2:{UUID}", "torchtitan_ft_2"),
+        (f"grüppe:{UUID}", "grüppe"),
+        (None, None),
+        ("", None),
+        (UUID, None),
+        (f"{UUID}:{UUID}", None),
+        (f":{UUID}", None),
+        (f"a:b:{UUID}", None),
+        (f"a b:{UUID}", None),
+        (f"a/b:{UUID}", None),
+        (f"<b>:{UUID}", None),
+        (f"-rf:{UUID}", None),
+        (f"a\u202eb:{UUID}", None),
+        (f"a\x1b[31m:{UUID}", None),
+        (f"{'x' * 129}:{UUID}", None),
+    ],
+    ids=ascii,
+)
+def test_a_managers_name_is_taken_where_it_can_name_a_group(replica_id, name):
+    assert name_in_replica_id(replica_id) == name

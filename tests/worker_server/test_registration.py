@@ -12,20 +12,25 @@ import pytest
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import TOKEN, eventually
 from worker_server import wire
-from worker_server.sidecar.registration import Registrar, Registrars
+from worker_server.identity import renamed
+from worker_server.sidecar.registration import OnName, Registrar, Registrars
 
 
 class FakeMonitor:
-    def __init__(self, port=0, status=200):
+    def __init__(self, port=0, status=200, answer=lambda _: (200, {})):
+        """`answer`: status and body, by the identity that registers."""
         calls = self.calls = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 calls.append((self.command, self.path, self.headers["Authorization"], body))
-                self.send_response(status)
+                said, words = (status, {}) if status != 200 or not body else answer(
+                    wire.parse_registration(json.loads(body)).identity)  # fmt: skip
+                self.send_response(said)
                 self.send_header("Location", "http://127.0.0.1:1/elsewhere")
                 self.end_headers()
+                self.wfile.write(json.dumps(words).encode())
 
             do_DELETE = do_POST  # noqa: N815
 
@@ -51,7 +56,8 @@ def monitor():
 
 
 def registrar(url, lease_s=0.06):
-    return Registrar(url, wire.Registration(identity(), "http://127.0.0.1:9", lease_s), "sesame")
+    said = wire.Registration(identity(), "http://127.0.0.1:9", lease_s)
+    return Registrar(url, lambda: said, "sesame")
 
 
 def test_a_lease_is_asked_renewed_and_given_back(monitor):
@@ -118,10 +124,94 @@ def test_two_monitors_are_both_told_and_one_that_hangs_is_not_in_the_way_of_the_
     other, silent = FakeMonitor(), socket.create_server(("127.0.0.1", 0))
     registration = wire.Registration(identity(), "http://127.0.0.1:9", 0.06)
     hangs = f"http://127.0.0.1:{silent.getsockname()[1]}"
-    leases = Registrars([hangs, monitor.url, other.url], registration, "sesame")
+    leases = Registrars([hangs, monitor.url, other.url], lambda: registration, "sesame")
     leases.start()
     eventually(lambda: len(monitor.calls) >= 2 and len(other.calls) >= 2, "both are told")
     silent.close()
     leases.stop()
     assert monitor.calls[-1][0] == other.calls[-1][0] == "DELETE"
     other.close()
+
+
+class Names:
+    """A rank launched as `rg_1`, and what its WorkerServer makes of the monitor's answers."""
+
+    def __init__(self, name=None):
+        self.name, self.refusals = name, []
+
+    def registration(self):
+        return wire.Registration(renamed(identity(), self.name), "http://127.0.0.1:9", 30.0)
+
+    def refused(self, name, why):
+        self.refusals.append((name, why))
+        self.name = None
+
+    def known_as(self, name):
+        self.name = wire.GroupName(name)
+
+    def register_with(self, monitor, names):
+        """Until these names were registered."""
+        lease = Registrar(
+            monitor.url, self.registration, "sesame", OnName(self.refused, self.known_as)
+        )
+        lease.start()
+        try:
+            eventually(lambda: registered(monitor) == names, f"registered as {names}")
+        finally:
+            lease.stop()
+            lease.join(5)
+
+
+def registered(monitor):
+    bodies = [body for method, _, _, body in monitor.calls if method == "POST"]
+    whos = [wire.parse_registration(json.loads(body)).identity for body in bodies]
+    return [(who.group, who.launched_as) for who in whos]
+
+
+@pytest.fixture
+def answering():
+    made = []
+
+    def start(answer):
+        made.append(FakeMonitor(answer=answer))
+        return made[-1]
+
+    yield start
+    for fake in made:
+        fake.close()
+
+
+def test_a_rank_that_is_renamed_is_registered_under_the_new_name_at_once(answering):
+    names = Names()
+
+    def answer(who):
+        names.name = "my_0"  # its Manager is there now
+        return 200, {}
+
+    monitor = answering(answer)
+    names.register_with(monitor, [("rg_1", None), ("my_0", "rg_1")])
+    assert monitor.calls[-1][1] == "/v1/register/my_0.0?incarnation=abc"
+
+
+def test_a_name_that_is_refused_is_given_up_at_once(answering):
+    names, why = Names("rg_2"), "rg_2 is another group"
+    refusal = 409, {"error": why, "refused_name": "rg_2"}
+    monitor = answering(lambda who: refusal if who.group == "rg_2" else (200, {}))
+    names.register_with(monitor, [("rg_2", "rg_1"), ("rg_1", None)])
+    assert names.refusals == [("rg_2", why)]
+
+
+def test_a_rank_that_starts_again_goes_by_the_name_that_its_group_had(answering):
+    monitor = answering(lambda who: (200, {"known_as": "my_0"} if not who.launched_as else {}))
+    Names().register_with(monitor, [("rg_1", None), ("my_0", "rg_1")])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"error": "newer"}, {"refused_name": "other"}, {"refused_name": ["rg_2"]}, ["rg_2"], None],
+    ids=str,
+)
+def test_any_other_conflict_leaves_the_name(answering, words):
+    names = Names("rg_2")
+    names.register_with(answering(lambda _: (409, words)), [("rg_2", "rg_1")])
+    assert names.refusals == []

@@ -9,9 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.worker_server.pages import NOW
+from tests.worker_server.pages import NOW, identity
+from worker_server import wire
+from worker_server.attachment import _say_refusal
 from worker_server.page.reader import PageReader
+from worker_server.page.writer import PageWriter
 from worker_server.reporter import NullReporter, Reporter
+from worker_server.run_dir import RankFiles
 
 
 @pytest.fixture
@@ -554,3 +558,40 @@ def test_scalars_of_torch_are_numbers_even_with_a_gradient(reporter, read):
     loss = torch.tensor([2.5], requires_grad=True) * 2
     reporter.step(torch.tensor(3), loss=loss, tokens=torch.tensor(9))
     assert (read().step, read().loss, read().tokens) == (3, 5.0, 9)
+
+
+def manager_called(name):
+    return SimpleNamespace(
+        _logger=SimpleNamespace(_replica_id=f"{name}:6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001")
+    )
+
+
+def test_a_manager_names_the_group_before_any_step_and_that_is_said_once(reporter, page, tmp_path):
+    with pytest.warns(RuntimeWarning, match="is rg_1 to its launcher and my_0 to its TorchFT"):
+        reporter.observe_manager(manager_called("my_0"))
+    reporter.observe_manager(manager_called("my_0"))
+    reader = PageReader(tmp_path / "a.page")
+    assert reader.identity.rank == "my_0.0"
+    assert reader.step_state(NOW) is None
+
+
+def test_a_manager_that_agrees_with_the_launcher_needs_no_word(reporter, tmp_path):
+    reporter.observe_manager(manager_called("rg_1"))
+    assert PageReader(tmp_path / "a.page").identity.launched_as is None
+
+
+def test_a_group_that_no_launcher_names_is_named_without_a_word(tmp_path):
+    page = PageWriter.create(tmp_path / "b.page", identity(group=wire.GroupName("job")), 1)
+    Reporter(page).observe_manager(manager_called("my_0"))
+    assert PageReader(tmp_path / "b.page").identity.rank == "my_0.0"
+
+
+def test_a_name_that_is_refused_is_said_once(reporter, tmp_path):
+    files = RankFiles(tmp_path / "a.page")
+    with pytest.warns(RuntimeWarning, match="to its launcher"):
+        reporter.observe_manager(manager_called("my_0"))
+    _say_refusal(reporter, files)
+    files.write_endpoint({"refused": "my_0", "refusal": "my_0 is another group's name"})
+    with pytest.warns(RuntimeWarning, match="lightkeeper: my_0 is another group's name"):
+        _say_refusal(reporter, files)
+    _say_refusal(reporter, files)

@@ -259,3 +259,31 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, times
     )  # fmt: skip
     size = len(in_json(wire.to_json(state)).data)
     assert size <= room
+
+
+def registration_at(url):
+    said = wire.Registration(WHO, url, 15.0)
+    return wire.parse_registration(json.loads(json.dumps(wire.to_json(said))))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://10.0.0.7:4000", "https://node-7.rack_2.example:443", "http://[2001:db8::7]:4000",
+     "http://127.0.0.1:9/", "http://pod.ns.svc", "http://3f2a9c001d7e:1", f"http://127.0.0.1:9/{WHO.rank}"],
+)  # fmt: skip
+def test_a_worker_server_is_registered_by_scheme_host_and_port(url):
+    assert registration_at(url).url == url.removesuffix("/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://", "ftp://h:1", "http://h/x?y=", "http://h/a#", "http://h:1/v1/groups/rg_1/evict",
+     "http://user:pw@h:1", "http://@h", "http://h:1?x", "http://h:nine", "http://h:70000",
+     "http://h:0", "http://\0", "http://a b", "http://h\n:1", "http://a\\b", "http://a\u202eb",
+     "http://169.254.169.254", "http://[fe80::1]:9", "http://[::ffff:169.254.169.254]",
+     "http://2852039166", "http://0xa9fea9fe", "http://169.254.43518", "http://[h]:1"],
+    ids=ascii,
+)  # fmt: skip
+def test_nothing_else_is_registered(url):
+    with pytest.raises(wire.WireError, match=r"'url' is .*, expected http"):
+        registration_at(url)

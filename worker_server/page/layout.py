@@ -65,6 +65,9 @@ W_BEGUN: Final = 18
 BEGUN_SLOT_WORDS: Final = 3
 """Two slots: the attempt that was begun last as first stamp, its step, the attempt again."""
 
+W_REPLICA: Final = W_BEGUN + 2 * BEGUN_SLOT_WORDS
+"""String number of the replica id of the TorchFT Manager, as soon as there is one."""
+
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792
 

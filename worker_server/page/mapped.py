@@ -37,7 +37,7 @@ class MappedPage:
         size = self._words[layout.W_IDENTITY_BYTES]
         blob = self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + max(0, size)]
         try:
-            self.identity = wire.parse_identity(json.loads(blob))
+            self._launched = wire.parse_identity(json.loads(blob))
         except (ValueError, RecursionError) as exc:
             raise layout.PageError(f"{path} carries no identity: {exc}") from exc
         self.start_ticks = self._words[layout.W_START_TICKS]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_server import wire
+from worker_server.identity import name_in_replica_id, renamed
 from worker_server.page import layout
 from worker_server.page.aside_reader import AsideReader
 from worker_server.page.mapped import NS
@@ -39,6 +40,23 @@ class PageReader(AsideReader):
         super().__init__(path)
         self._members: dict[int, tuple[str, tuple[int, ...]]] = {}
         self._steps = StepsRing(self._map, self._phase_names)
+        self.refused: str | None = None
+        """A name that is another group's."""
+        self.known_as: str | None = None
+        """What the group's Manager was called before this process, until there is a new one."""
+        self._named: wire.GroupName | None = None
+        self._identity = self._launched
+
+    @property
+    def identity(self) -> wire.Identity:
+        """Who it is: its group's name is the Manager's, once there is one whose name will do."""
+        replica = self._words[layout.W_REPLICA]
+        told = name_in_replica_id(self._string(replica) if replica else self.known_as)
+        if told == self.refused:
+            told = None
+        if told != self._named:
+            self._named, self._identity = told, renamed(self._launched, told)
+        return self._identity
 
     @property
     def closed(self) -> bool:

@@ -77,6 +77,8 @@ class PageWriter(AsideWriter):
         super().__init__(buffer)
         self.group_rank = 0
         """Of the rank whose page it is."""
+        self.launched_as = ""
+        """Its group, as its launcher names it."""
         self._strings: dict[str, int] = {}
         self._error_count = 0
         self._phase_ids: dict[bytes, int] = {}
@@ -115,6 +117,7 @@ class PageWriter(AsideWriter):
             page = cls(mmap.mmap(fd, layout.TOTAL_BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE))
             page._start(blob, start_ticks)
             page.group_rank = identity.group_rank
+            page.launched_as = identity.group
             draft.rename(path)
         finally:
             os.close(fd)
@@ -146,6 +149,10 @@ class PageWriter(AsideWriter):
     def close(self) -> None:
         """Say that the rank's work is over, so that its death is no failure."""
         self._words[layout.W_CLOSED] = 1
+
+    def write_replica(self, replica_id: str) -> None:
+        """Say as whom TorchFT's Manager goes to the Lighthouse."""
+        self._words[layout.W_REPLICA] = self.intern(replica_id)
 
     # -- phases -----------------------------------------------------------------------------
 

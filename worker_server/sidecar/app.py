@@ -44,7 +44,9 @@ _log = logging.getLogger("worker_server.sidecar")
 class Box(Protocol):
     """What the HTTP layer needs of the black box."""
 
-    identity: wire.Identity
+    @property
+    def identity(self) -> wire.Identity:
+        """Who the rank is."""
 
     def state(self) -> wire.StateReport:
         """State now."""

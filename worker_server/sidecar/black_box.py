@@ -67,7 +67,6 @@ class BlackBox:
         stacks: Stacks,
         files: run_dir.RankFiles,
     ) -> None:
-        self.identity = page.identity
         self.follower = StepFollower(page)
         self._page = page
         self._process = process
@@ -88,6 +87,19 @@ class BlackBox:
         self._hangs = HangWatch()
         self._witness = Witness()
         self._stall_kept = -1
+
+    @property
+    def identity(self) -> wire.Identity:
+        """Who the rank is, by now."""
+        return self._page.identity
+
+    def refuse(self, name: str) -> None:
+        """Go by the launcher's name: this one is another group's."""
+        self._page.refused = name
+
+    def know_as(self, name: str) -> None:
+        """Until there is a Manager, go by the name that the group had."""
+        self._page.known_as = name
 
     @property
     def closed(self) -> bool:

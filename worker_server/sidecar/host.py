@@ -39,11 +39,16 @@ class _Neighbour:
         self._files = run_dir.RankFiles(path)
         self._page = PageReader(path)
         self._process: PidfdProcess | None = None
-        self.identity = self._page.identity
         try:
-            self._process = PidfdProcess(self.identity.pid, self._page.start_ticks)
+            self._process = PidfdProcess(self._page.identity.pid, self._page.start_ticks)
         except GoneError:
             self._process = None
+
+    def identity(self) -> wire.Identity:
+        """Who it is by now, to its own WorkerServer as well."""
+        told = self._files.read_endpoint() or {}
+        self._page.refused, self._page.known_as = told.get("refused"), told.get("known_as")
+        return self._page.identity
 
     def report(self) -> wire.StateReport:
         """Its state.
@@ -64,7 +69,7 @@ class _Neighbour:
                 )
             process = wire.Process(alive=True, state=None, interpreter_age_s=beat_age_s)
         report = wire.StateReport(
-            identity=self.identity,
+            identity=self._page.identity,
             process=process,
             step=self._page.step_state(now_ns),
             heads=self._page.heads(now_ns),
@@ -125,14 +130,15 @@ class HostView:
         one = self._known.get(path)
         if one is None:
             one = self._known[path] = _Neighbour(path)
-        if one.identity.job != self._identity.job:
+        who = one.identity()
+        if who.job != self._identity.job:
             return None
-        if one.identity.incarnation == self._identity.incarnation:
-            return wire.HostEntry(one.identity.rank, one.url(), self._own())
+        if who.incarnation == self._identity.incarnation:
+            return wire.HostEntry(who.rank, one.url(), self._own())
         try:
-            return wire.HostEntry(one.identity.rank, one.url(), one.report())
+            return wire.HostEntry(who.rank, one.url(), one.report())
         except LookupError as exc:
-            return wire.HostEntry(one.identity.rank, one.url(), error=str(exc))
+            return wire.HostEntry(who.rank, one.url(), error=str(exc))
 
     def _forget(self, path: Path) -> None:
         one = self._known.pop(path, None)

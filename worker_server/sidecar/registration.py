@@ -4,6 +4,10 @@ A monitor that is away is no news: the next try comes a little later, and nothin
 more than once per outage. The token goes to the monitor and nowhere else; redirects are not
 followed. Of two monitors, one of which stands by, both are told, each in a thread of its own: one
 that hangs is not in the way of the other.
+
+A rank that has a new name, its TorchFT Manager's, is registered under it at once. A monitor that
+knows the name as another group's refuses it: then the rank goes on under its launcher's. A rank
+that starts again has no Manager yet: the monitor says how the group was called before.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode, urlsplit
 
 from worker_server import wire
@@ -22,16 +26,32 @@ from worker_server import wire
 LEASE_S = 15.0
 _TIMEOUT_S = 3.0
 _MAX_WAIT_S = 15.0
+_LOOK_S = 0.5
+"""Between two looks at the rank's name."""
+_MAX_ANSWER = 16 * 1024
 _log = logging.getLogger("worker_server.sidecar")
+
+
+@dataclass(frozen=True, slots=True)
+class OnName:
+    """What to do when a monitor says something of the group's name."""
+
+    refused: Callable[[str, str], None]
+    """A name that is another group's, and why."""
+    known_as: Callable[[str], None]
 
 
 class Registrars:
     """The leases of one rank with all of its monitors."""
 
     def __init__(
-        self, monitors: Sequence[str], registration: wire.Registration, token: str | None
+        self,
+        monitors: Sequence[str],
+        registration: Callable[[], wire.Registration],
+        token: str | None,
+        on_name: OnName | None = None,
     ) -> None:
-        self._all = [Registrar(one, registration, token) for one in monitors]
+        self._all = [Registrar(one, registration, token, on_name) for one in monitors]
 
     def start(self) -> None:
         """Begin to renew."""
@@ -50,30 +70,42 @@ class Registrars:
 class Registrar(threading.Thread):
     """Keeps the lease of one rank with the monitor."""
 
-    def __init__(self, monitor: str, registration: wire.Registration, token: str | None) -> None:
+    def __init__(
+        self,
+        monitor: str,
+        registration: Callable[[], wire.Registration],
+        token: str | None,
+        on_name: OnName | None = None,
+    ) -> None:
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
         self._registration = registration
+        self._on_name = on_name
         self._began_s = time.monotonic()
-        self._identity = registration.identity
-        self._lease_s = registration.lease_s
+        self._told = registration().identity
+        """As whom the rank was registered last."""
         self._token = token
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
         """Renew until asked to stop."""
-        wait, up = 0.0, True
-        while not self._stop_asked.wait(wait):
-            problem = self._call("POST", wire.PATH_REGISTER, self._body())
+        wait, up, due_s = 0.0, True, time.monotonic()
+        while not self._stop_asked.wait(min(_LOOK_S, max(0.0, due_s - time.monotonic()))):
+            registration = self._registration()
+            if time.monotonic() < due_s and registration.identity == self._told:
+                continue
+            self._told = registration.identity
+            problem = self._call("POST", wire.PATH_REGISTER, self._body(registration))
             later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
-            wait = self._lease_s / 3 if problem is None else later
+            wait = registration.lease_s / 3 if problem is None else later
+            due_s = time.monotonic() + wait
             if up != (problem is None):
                 up = problem is None
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
 
-    def _body(self) -> bytes:
+    def _body(self, registration: wire.Registration) -> bytes:
         age_s = time.monotonic() - self._began_s
-        return json.dumps(wire.to_json(replace(self._registration, age_s=age_s))).encode()
+        return json.dumps(wire.to_json(replace(registration, age_s=age_s))).encode()
 
     def stop(self) -> None:
         """Stop renewing and give the lease back; once."""
@@ -81,8 +113,8 @@ class Registrar(threading.Thread):
             return
         self._stop_asked.set()
         self.join(_TIMEOUT_S)  # a renewal on its way must not come after the return
-        query = urlencode({"incarnation": self._identity.incarnation})
-        rank = quote(self._identity.rank, safe="")
+        query = urlencode({"incarnation": self._told.incarnation})
+        rank = quote(self._told.rank, safe="")
         self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)
 
     def _call(self, method: str, path: str, body: bytes | None) -> str | None:
@@ -96,9 +128,25 @@ class Registrar(threading.Thread):
             connection = kind(self._monitor.netloc, timeout=_TIMEOUT_S)
             try:
                 connection.request(method, self._monitor.path.rstrip("/") + path, body, headers)
-                status = connection.getresponse().status
+                response = connection.getresponse()
+                status = response.status
+                if method == "POST" and self._on_name is not None:
+                    self._heed(response.read(_MAX_ANSWER), self._on_name)
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as exc:
             return repr(exc)
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
+
+    def _heed(self, body: bytes, on_name: OnName) -> None:
+        """Act on what the monitor says of the name; any other answer is no news here."""
+        try:
+            answer = json.loads(body)
+            refused, known_as = answer.get("refused_name"), answer.get("known_as")
+        except (ValueError, AttributeError, RecursionError):
+            return
+        renamed = self._told.launched_as is not None
+        if renamed and refused == self._told.group:
+            on_name.refused(refused, str(answer.get("error"))[: wire.LINE_MAX_CHARS])
+        elif not renamed and isinstance(known_as, str):
+            on_name.known_as(known_as)

@@ -25,7 +25,7 @@ from worker_server.sidecar.host import HostPort, HostView
 from worker_server.sidecar.listening import listen, listening_socket, reachable_host
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
-from worker_server.sidecar.registration import LEASE_S, Registrars
+from worker_server.sidecar.registration import LEASE_S, OnName, Registrars
 from worker_server.sidecar.tls import TlsError
 
 _TICK_S = 1.0
@@ -92,22 +92,43 @@ def _serve(
     server.start()
     if settings.host_port:
         HostPort(lambda: listening_socket(settings.bind, settings.host_port), server.also).start()
-    files.write_endpoint(
-        {
-            "rank": box.identity.rank,
-            "url": url,
-            "pid": box.identity.pid,
-            "incarnation": box.identity.incarnation,
-            "sidecar_pid": os.getpid(),
-            "sidecar_ticks": run_dir.start_ticks(os.getpid()),
-            "pid_namespace": run_dir.pid_namespace(),
-        }
-    )
-    _log.info("rank %s (pid %d) at %s", box.identity.rank, box.identity.pid, url)
+
+    names: dict[str, str] = {}
+
+    def publish() -> None:
+        files.write_endpoint(
+            {
+                "rank": box.identity.rank,
+                "url": url,
+                "pid": box.identity.pid,
+                "incarnation": box.identity.incarnation,
+                "sidecar_pid": os.getpid(),
+                "sidecar_ticks": run_dir.start_ticks(os.getpid()),
+                "pid_namespace": run_dir.pid_namespace(),
+                **names,
+            }
+        )
+        _log.info("rank %s (pid %d) at %s", box.identity.rank, box.identity.pid, url)
+
+    def refuse(name: str, why: str) -> None:
+        box.refuse(name)
+        names.update(refused=name, refusal=why)
+        publish()
+
+    def know_as(name: str) -> None:
+        box.know_as(name)
+        names.update(known_as=name)
+        publish()
+
+    publish()
     registrar = None
     if settings.monitor is not None:
-        registration = wire.Registration(box.identity, url, LEASE_S)
-        registrar = Registrars(monitors_of(settings.monitor), registration, settings.token)
+        registrar = Registrars(
+            monitors_of(settings.monitor),
+            lambda: wire.Registration(box.identity, url, LEASE_S),
+            settings.token,
+            OnName(refuse, know_as),
+        )
         registrar.start()
     run_dir.sweep(files.page.parent)
     deregister = registrar.stop if registrar is not None else lambda: None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any, Final
 
 from worker_server.wire.messages import (
@@ -95,6 +97,11 @@ def _seconds(data: Any, key: str, default: Any = _MISSING) -> Any:
     if value is not default and value < 0:
         raise WireError(f"{key!r} is {value}, expected seconds >= 0")
     return value
+
+
+_SERVER: Final = re.compile(
+    r"https?://(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:(?P<port>[0-9]{1,5}))?"
+)
 
 
 def _check_schema(data: Any) -> None:
@@ -502,19 +509,37 @@ def parse_flight_record(data: Any) -> FlightRecord:
     )
 
 
+def _is_server(url: str) -> bool:
+    match = _SERVER.fullmatch(url)
+    if match is None or not 0 < int(match["port"] or 80) < 2**16:
+        return False
+    host = match["host"].strip("[]")
+    try:
+        address = ip_address(host)
+    except ValueError:  # a name; what ends in a number is an address that some resolver reads
+        last = host.rstrip(".").rpartition(".")[2]
+        number = last.isdigit() or last[:2].lower() == "0x"
+        return "[" not in match["host"] and not number
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return not mapped.is_link_local
+
+
 def parse_registration(data: Any) -> Registration:
     """The body of `POST /v1/register`, checked.
 
     Raises:
-        WireError: not this schema, or a URL that is not http(s).
+        WireError: not this schema, or a URL that has more than scheme, host and port (and the
+            rank's name, where one server answers for many), or whose host is link-local: what is
+            there is asked with the monitor's token.
     """
     _check_schema(data)
-    url = _str(data, "url")
-    if not url.startswith(("http://", "https://")):
-        raise WireError(f"'url' is {url!r}, expected http:// or https://")
+    url = _str(data, "url").removesuffix("/")
+    identity = parse_identity(_get(data, "identity", (Mapping,)))
+    if not _is_server(url.removesuffix(f"/{identity.rank}")):
+        raise WireError(f"'url' is {url[:200]!r}, expected http(s)://HOST:PORT of a WorkerServer")
     return Registration(
-        identity=parse_identity(_get(data, "identity", (Mapping,))),
-        url=url.rstrip("/"),
+        identity=identity,
+        url=url,
         lease_s=_seconds(data, "lease_s"),
         age_s=_seconds(data, "age_s", None),
     )

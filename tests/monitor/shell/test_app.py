@@ -281,16 +281,35 @@ def test_a_bad_request_is_answered_in_one_line(
 @pytest.mark.parametrize(
     ("key", "value"),
     [("group", "a b"), ("group", "a/b"), ("group", ""), ("host", "x" * 129), ("job", "\ud800"),
-     ("incarnation", "a\nb"), ("group", "<script>")],
+     ("incarnation", "a\nb"), ("group", "<script>"), ("group", "-rf"), ("group", "a\u202eb")],
 )  # fmt: skip
 def test_names_that_would_hurt_elsewhere_are_not_registered(
     unmoved: Api, fleet: FakeFleet, key: str, value: str
 ) -> None:
     body = to_json(fleet.add().registration())
-    body["identity"][key] = value
+    body["identity"][key], body["url"] = value, "http://127.0.0.1:9"
     answer = unmoved.call("POST", "/v1/register", data=json.dumps(body), headers=TOKEN)
     assert answer.status_code == 400
     assert f"'{key}' is not a name" in answer.json()["error"]
+
+
+def test_a_name_that_is_another_groups_is_refused_with_a_sentence(
+    unmoved: Api, fleet: FakeFleet
+) -> None:
+    def ask(group: str, launched_as: str | None) -> requests.Response:
+        body = to_json(fleet.add("rg_9").registration())
+        body["url"] = "http://127.0.0.1:9"
+        body["identity"] |= {"group": group, "incarnation": f"{group}{launched_as}"}
+        if launched_as is not None:
+            body["identity"]["launched_as"] = launched_as
+        return unmoved.call("POST", "/v1/register", data=json.dumps(body), headers=TOKEN)
+
+    assert ask("rg_7", None).status_code == 200
+    refused = ask("rg_7", "rg_8")
+    assert refused.status_code == 409
+    assert refused.json()["refused_name"] == "rg_7"
+    assert "it goes on as rg_8, its launcher's name" in refused.json()["error"]
+    unmoved.call("DELETE", "/v1/register/rg_7.0?incarnation=rg_7None", headers=TOKEN)
 
 
 # -- leases ---------------------------------------------------------------------------------------

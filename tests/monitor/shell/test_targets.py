@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from monitor.names import RankName
+from monitor.names import GroupName, RankName
 from monitor.targets import Registry, Source, Standing, TargetsError, TargetsFile
 from monitor.targets.file_sd import parse_file_sd
 from monitor.targets.registry import LAPSE_GRACE_S
@@ -26,6 +27,156 @@ def registration(
     age_s: float | None = None,
 ):
     return Registration(identity(incarnation=incarnation), url, lease_s, age_s)
+
+
+def named(
+    group: str, launched_as: str | None = None, incarnation: str = "one", *, rank: int = 0, **more
+):
+    who = identity(GroupName(group), rank, incarnation=incarnation)
+    launched = None if launched_as is None else GroupName(launched_as)
+    url = f"http://h:{1000 + sum(map(ord, incarnation))}"
+    return Registration(replace(who, launched_as=launched), url, 15.0, **more)
+
+
+class TestNames:
+    """A group goes by its Manager's name, which is its rank's own word."""
+
+    def setup_method(self) -> None:
+        self.clock, self.memory = HandClock(), Memory()
+        self.registry = Registry(self.clock, self.memory)
+
+    def ranks(self) -> list[str]:
+        return [target.rank for target in self.registry.targets()]
+
+    def register(self, *args, **more) -> Standing:
+        return self.registry.register(named(*args, **more))
+
+    def test_a_process_that_is_renamed_is_one_target(self) -> None:
+        self.register("0")
+        assert self.register("my_0", "0") is Standing.CURRENT
+        assert self.ranks() == ["my_0.0"]
+        assert list(self.memory.targets) == ["my_0.0"]
+
+    def test_a_process_that_is_renamed_twice_is_one_target(self) -> None:
+        for name in ("my_0", "my_1"):
+            self.register(name, "0")
+        assert self.ranks() == ["my_1.0"]
+
+    def test_a_file_target_that_is_renamed_is_one_target(self) -> None:
+        before, after = named("0"), named("my_0", "0")
+        self.registry.follow([before.url])
+        self.registry.identify(before.url, before.identity)
+        self.registry.identify(before.url, after.identity)
+        assert self.ranks() == ["my_0.0"]
+
+    def test_ranks_of_other_groups_stay_even_with_a_like_incarnation(self) -> None:
+        self.register("1")
+        self.register("0", rank=1)
+        self.register("my_0", "0")
+        assert self.ranks() == ["0.1", "1.0", "my_0.0"]
+
+    def test_a_name_that_belongs_to_another_launchers_group_is_refused(self) -> None:
+        self.register("rg_1", incarnation="honest")
+        self.register("rg_0", incarnation="liar")
+        assert self.register("rg_1", "rg_0", "liar") is Standing.REFUSED
+        assert self.register("rg_1", "rg_0", "liar", rank=1) is Standing.REFUSED
+        assert self.ranks() == ["rg_0.0", "rg_1.0"]
+        assert self.register("rg_0", None, "liar") is Standing.CURRENT
+
+    def test_a_launcher_takes_the_name_back_that_another_group_has_taken(self) -> None:
+        self.register("rg_1", "rg_0", "liar")
+        assert self.register("rg_1", None, "honest", rank=1) is Standing.CURRENT
+        assert self.ranks() == ["rg_1.1"]
+        assert self.register("rg_1", "rg_0", "liar") is Standing.REFUSED
+
+    def test_of_two_launchers_groups_with_managers_of_one_name_the_first_has_it(self) -> None:
+        self.register("my_0", "0", "a")
+        assert self.register("my_0", "1", "b") is Standing.REFUSED
+        assert self.register("my_0", "0", "a") is Standing.CURRENT
+        assert self.ranks() == ["my_0.0"]
+
+    @pytest.mark.parametrize("gone", ["silent", "dead"])
+    def test_a_name_whose_bearer_is_gone_is_free(self, gone: str) -> None:
+        self.register("my_0", "0", "a")
+        if gone == "dead":
+            self.registry.heard({RankName("my_0.0"): False})
+            self.register("my_0", "0", "a")  # its WorkerServer lingers
+        else:
+            self.clock.advance(15.1)
+        assert self.register("my_0", "1", "b") is Standing.CURRENT
+
+    def test_a_restart_of_the_same_launchers_group_takes_the_name_over(self) -> None:
+        self.register("my_0", "0", "a", age_s=50.0)
+        self.register("0", None, "b", age_s=1.0)
+        assert self.register("my_0", "0", "b", age_s=2.0) is Standing.CURRENT
+        assert self.register("my_0", "0", "a", age_s=53.0) is Standing.SUPERSEDED
+        assert [(t.rank, t.identity.incarnation) for t in self.registry.targets()] == [
+            ("my_0.0", "b")]  # fmt: skip
+
+    def test_who_was_put_off_under_the_former_name_does_not_come_back_with_it(self) -> None:
+        self.register("0", None, "a", age_s=50.0)
+        self.register("0", None, "b", age_s=1.0)
+        self.register("my_0", "0", "b", age_s=2.0)
+        assert self.register("0", None, "a", age_s=52.0) is Standing.SUPERSEDED
+        assert self.ranks() == ["my_0.0"]
+
+    def test_a_restarted_rank_is_told_how_its_group_was_called(self) -> None:
+        self.register("my_0", "0", "a")
+        assert self.registry.known_as(named("0", None, "b").identity) == "my_0"
+        assert self.registry.known_as(named("1", None, "b").identity) is None
+        assert self.registry.known_as(named("my_0", "0", "b").identity) is None
+
+    def test_groups_that_no_launcher_names_have_no_former_name(self) -> None:
+        self.register("my_0", "job", "a")
+        assert self.registry.known_as(named("job", None, "b").identity) is None
+
+    def test_a_restarted_monitor_knows_the_names_again(self) -> None:
+        self.register("my_0", "0", "a")
+        again = Registry(self.clock, self.memory)
+        again.restore(list(self.memory.targets.values()))
+        assert again.known_as(named("0", None, "b").identity) == "my_0"
+        assert again.register(named("my_0", "0", "a")) is Standing.CURRENT
+        assert [target.rank for target in again.targets()] == ["my_0.0"]
+
+
+class TestOrphans:
+    """An older incarnation that goes on asking for a name that a newer one has."""
+
+    def setup_method(self) -> None:
+        self.clock = HandClock()
+        self.registry = Registry(self.clock, Memory())
+        self.registry.register(named("rg_0", None, "old", age_s=90.0))
+        self.clock.advance(10)
+        self.registry.register(named("rg_0", None, "new", age_s=1.0))
+        self.since_s = self.clock.now_s()
+
+    def asking(self) -> list[tuple[str, float]]:
+        return [(one.target.identity.incarnation, one.since_s)
+                for one in self.registry.superseded()]  # fmt: skip
+
+    def test_it_is_known_with_where_to_ask_it(self) -> None:
+        (one,) = self.registry.superseded()
+        assert (one.target.rank, one.target.identity.pid, one.target.url) == (
+            "rg_0.0", named("rg_0").identity.pid, named("rg_0", None, "old").url)  # fmt: skip
+
+    def test_it_is_known_as_long_as_it_asks(self) -> None:
+        for _ in range(5):
+            self.clock.advance(15)
+            self.registry.register(named("rg_0", None, "old", age_s=90.0))
+        assert self.asking() == [("old", self.since_s)]
+        self.clock.advance(50)
+        assert self.asking() == []
+
+    def test_one_that_says_goodbye_is_gone(self) -> None:
+        self.registry.unregister(RANK, "old")
+        assert self.asking() == []
+
+    def test_one_that_died_before_the_newer_came_is_none(self) -> None:
+        registry = Registry(self.clock, Memory())
+        registry.register(named("rg_0", None, "old", age_s=90.0))
+        registry.heard({RANK: False})
+        registry.register(named("rg_0", None, "new", age_s=1.0))
+        assert registry.superseded() == ()
 
 
 class TestLeases:
@@ -87,7 +238,7 @@ class TestLeases:
     def test_a_rank_that_answers_polls_does_not_expire(self) -> None:
         self.registry.register(registration(lease_s=15.0))
         self.clock.advance(15.0 + LAPSE_GRACE_S)
-        self.registry.heard([RANK])
+        self.registry.heard({RANK: True})
         self.clock.advance(15.0)
         assert self.registry.expire() == ()
 
