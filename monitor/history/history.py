@@ -7,6 +7,7 @@ pauses teach from `habits`, late arrival from `arrivals`. A snapshot gets in by 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +21,7 @@ from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits
 from monitor.history.track import RankTrack
 from monitor.losses import LossBook
-from monitor.names import GroupName, Host, RankName, ReplicaId
+from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
 from monitor.pace import PaceMeter
 from monitor.prints import PrintBook
 from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
@@ -183,7 +184,11 @@ class History:
         )
 
     def replica_id(self, group: GroupName) -> ReplicaId | None:
-        """The replica id under which a group's present processes know themselves."""
+        """The replica id under which a group's present processes know themselves.
+
+        It names whom the Lighthouse kills and the gate refuses, and is their own word: only one
+        with the group's name (or with none) that no other group's ranks tell as well is believed.
+        """
         return self._replica_ids.get(group)
 
     def in_quorum(self, group: GroupName) -> bool | None:
@@ -311,8 +316,13 @@ class History:
             groups.setdefault(track.group, []).append(track)
         self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
         # asked for by every rank of a group, so looked for once a tick
-        found = ((name, _replica_id(tracks)) for name, tracks in self._groups.items())
-        self._replica_ids = {name: replica for name, replica in found if replica is not None}
+        told = {name: _told_ids(tracks) for name, tracks in self._groups.items()}
+        times = Counter(replica for ids in told.values() for replica in set(ids))
+        self._replica_ids = {
+            name: ids[0]
+            for name, ids in told.items()
+            if ids and times[ids[0]] == 1 and group_of_replica(ids[0]) in (name, ids[0])
+        }
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
         """Keep the flight records of this tick that can be read."""
@@ -325,14 +335,13 @@ class History:
                 continue  # unreadable is as good as missing: no evidence either way
 
 
-def _replica_id(members: tuple[RankTrack, ...]) -> ReplicaId | None:
-    """Of a group's processes, those alive first: one that died may have had another."""
-    known = [
-        (track.died_s is not None, track.step.replica_id)
-        for track in members
+def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
+    """By a group's processes, those alive first: one that died may have had another."""
+    return [
+        track.step.replica_id
+        for track in sorted(members, key=lambda track: track.died_s is not None)
         if track.step is not None and track.step.replica_id is not None
     ]
-    return min(known, key=lambda item: item[0])[1] if known else None
 
 
 def _order(track: RankTrack) -> tuple[str, int]:

@@ -81,3 +81,34 @@ def test_a_stall_within_a_window_does_not_change_the_pace() -> None:
     drive = Drive(SimFleet(3, 1, [at(30, cpu_stall("rg_1.0", 1.5))])).run(40)
     paces = [window.paces["rg_1.0"].busy_s for window in drive.pipeline._history.pace.windows]
     assert max(paces) < 0.4
+
+
+def ids_told(*told: str | None) -> dict[str, str | None]:
+    """What is believed of three groups' replica ids, by what their ranks tell."""
+    shot = SimFleet(3, 1).snapshot()
+    seen = [
+        replace(one, outcome=replace(one.outcome, step=replace(one.outcome.step, replica_id=said)))
+        for one, said in zip(shot.observations, told, strict=True)
+    ]
+    history = History.of(KeeperConfig())
+    push(history, replace(shot, observations=tuple(seen)))
+    return {str(name): history.replica_id(name) for name in history.groups()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "believed"),
+    [
+        ("rg_0:u0", "rg_1:u1", ("rg_0:u0", "rg_1:u1")),
+        ("rg_1:u9", "rg_1:u1", (None, "rg_1:u1")),
+        ("rg_1:u1", "rg_1:u1", (None, None)),
+        ("rg_1:u1", None, (None, None)),
+        ("u0", "u1", ("u0", "u1")),
+        ("u1", "u1", (None, None)),
+        ("rg_2:u2", "rg_1:u1", (None, "rg_1:u1")),
+    ],
+    ids=["own", "another groups name", "another groups id", "a silent groups id", "no names",
+         "one id twice without names", "a third ones name"],
+)  # fmt: skip
+def test_a_replica_id_is_believed_where_it_can_mean_no_other_group(first, second, believed) -> None:
+    ids = ids_told(first, second, "rg_2:u3")
+    assert (ids["rg_0"], ids["rg_1"], ids["rg_2"]) == (*believed, "rg_2:u3")
