@@ -25,9 +25,6 @@ from monitor.detectors.wording import listed, seconds
 from monitor.history import FINISHED_PHASE, History, RankTrack, inside_own_group
 from monitor.names import GroupName
 
-_FOLLOWS_S: Final = 180.0
-"""A death so long after another may still follow from it: TorchFT's quorum and join timeouts, 60 s
-each by default, one after the other, and some for the interpreter to end."""
 _OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _SHOWN: Final = 8
 
@@ -62,15 +59,15 @@ def _fell(track: RankTrack) -> bool:
 def _followers(
     history: History, lost: Mapping[GroupName, list[RankTrack]]
 ) -> dict[GroupName, GroupName]:
-    """Groups that died of another group's death -> that group."""
-    order = sorted((min(_died_s(history, t) for t in gone), group) for group, gone in lost.items())
+    """Groups that died of another group's death -> that group, which may be back by now."""
     found: dict[GroupName, GroupName] = {}
-    for first_s, root in order:
-        for died_s, group in order:
-            late = first_s < died_s <= first_s + _FOLLOWS_S
-            if root in found or group in found or not late:
-                continue
-            if not any(_on_its_own(t) or _committed_since(t, first_s) for t in lost[group]):
+    for first_s, root in sorted((at_s, group) for group, at_s in history.fallen_s.items()):
+        if root in found:
+            continue
+        for group, gone in lost.items():
+            died_s = min(_died_s(history, track) for track in gone)
+            own = any(_on_its_own(t) or _committed_since(t, first_s) for t in gone)
+            if group != root and group not in found and first_s < died_s and not own:
                 found[group] = root
     return found
 
@@ -168,12 +165,14 @@ def _verdict(
         culprits=culprits,
         groups=(group,),
         reason="; ".join(told),
-        confidence=Confidence.CERTAIN,
+        # who asked them to end, an operator or a scheduler, nobody knows
+        confidence=Confidence.UNSURE if all(map(_asked_to_end, gone)) else Confidence.CERTAIN,
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=of_death(named[0]),
+        settled=any(map(_on_its_own, named)),
     )
 
 

@@ -71,6 +71,9 @@ class Verdict:
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
 
+    settled: bool = False
+    """It has happened, and needs not last to be true: a death of which the cause is known."""
+
     @property
     def stops(self) -> bool:
         """Whether anybody stands still because of it; a mismatch that is spared hangs nothing."""

@@ -28,6 +28,9 @@ from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
 from worker_server.wire import RING_CALLS, FlightRecord
 
 _FORGET_S: Final = 3600.0
+_FALLEN_S: Final = 180.0
+"""A death may follow from another for so long: TorchFT's quorum and join timeouts, 60 s each by
+default, one after the other, and some for the interpreter to end."""
 COLLECTIVES_A_STEP: Final = 10
 """Collectives that stand for a step of the warm-up where no steps are reported."""
 
@@ -107,6 +110,8 @@ class History:
     """Long collectives that may have ended by an error."""
     left_s: dict[RankName, float] = field(default_factory=dict)
     """Ranks in a collective that a peer has left, as the wait-for graph had it -> since when."""
+    fallen_s: dict[GroupName, float] = field(default_factory=dict)
+    """Groups that lost a process lately, by whatever cause -> when its first one died."""
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
     """Replica ids that beat and no rank reports -> first seen so."""
     inside: frozenset[RankName] = frozenset()
@@ -300,6 +305,14 @@ class History:
             since_s = self.now_s if self.away_since_s is None else self.away_since_s
             self.absence = Absence(since_s, self.now_s, anew)
         self.away_since_s, self._view = None, view
+
+    def see_deaths(self) -> None:
+        """Remember when groups lost a process, beyond their restart: others may die of it."""
+        for group, members in self._groups.items():
+            died_s = [track.died_s for track in members if track.died_s is not None]
+            if died_s:
+                self.fallen_s[group] = min(died_s)
+        self.fallen_s = {g: s for g, s in self.fallen_s.items() if self.now_s - s < _FALLEN_S}
 
     def forget(self) -> None:
         """Drop ranks that are registered no more for an hour; sort the others."""

@@ -31,6 +31,7 @@ def push(history: History, snapshot: Snapshot) -> None:
         _push_rank(history, observation)
     history.forget()
     history.regroup()
+    history.see_deaths()
     history.keep_records(snapshot.records)
     _push_arrivals(history, snapshot)
     learn_from_past(history, snapshot)

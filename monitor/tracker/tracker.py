@@ -198,7 +198,8 @@ class Tracker:
         self._restored.discard(incident.id)
         incident = seen_again(history, incident, verdict)
         incident = weighed(incident, verdict, history.now_s, self.config.eviction_cost_s)
-        if incident.state is State.PENDING and sightings >= self._needed(verdict.kind):
+        needed = 1 if verdict.settled else self._needed(verdict.kind)
+        if incident.state is State.PENDING and sightings >= needed:
             incident = replace(
                 moved(incident, history.now_s, State.FIRING, verdict.reason),
                 milestones=replace(incident.milestones, firing_s=history.now_s),

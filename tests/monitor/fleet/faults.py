@@ -44,12 +44,8 @@ def stop(rank: str) -> Fault:
 
 
 def crash(rank: str) -> Fault:
-    """SIGKILL."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    """SIGKILL, and its sidecar knows."""
+    return ended_by(rank, "SIGKILL")
 
 
 def ended_by(rank: str, signal: str) -> Fault:
