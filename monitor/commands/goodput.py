@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from monitor.commands.ask import ask
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.goodput_options import add_arguments, groups_of, job_of, setup_of
-from monitor.commands.offline import check_writable, show, status_of, write
+from monitor.commands.offline import show, status_of
 from monitor.goodput.cases import ft_hsdp, ways
 from monitor.goodput.compare import Outcome, Simulation, compare, sizes
 from monitor.goodput.measured import Measured, measured
-from monitor.goodput.plot import plot
 from monitor.goodput.scenario import ScenarioError
 from monitor.reports.goodput import (
     case_body,
@@ -41,7 +40,7 @@ what it tells:
 examples:
   lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs, ours beside
   lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
-  lightkeeper goodput --sweep 1000:100000 --plot goodput.svg
+  lightkeeper goodput --sweep 1000:100000
   lightkeeper goodput --ranks 4096 --groups 8 --spares 2 --repair 3d
   lightkeeper goodput --ranks 1024 --groups 8 --from-monitor http://head:8470
   lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
@@ -59,12 +58,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.case and args.sweep:
         raise CommandError("--case and --sweep are two questions: ask for one", USAGE)
-    if args.plot is not None and not args.sweep:
-        raise CommandError("--plot draws a sweep: give --sweep A:B as well", USAGE)
     if args.sweep and (args.mtbf is not None or args.ranks is not None):
         raise CommandError("a sweep has many sizes: give --rank-mtbf, and no --ranks", USAGE)
-    if args.plot is not None:
-        check_writable(args.plot)  # not only after the simulation
     try:
         if args.case:
             _case(args)
@@ -106,9 +101,6 @@ def _sweep(args: argparse.Namespace) -> None:
         body=lambda: sweep_body(sweep),
         text=lambda out: print_sweep(out, sweep),
     )
-    if args.plot is not None:
-        title = "effective training time by size"
-        write(args.plot, plot(sweep, title, f"lightkeeper goodput, seed {args.seed}"))
 
 
 def _outcomes(

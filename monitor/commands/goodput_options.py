@@ -6,7 +6,6 @@ import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from monitor.commands.errors import USAGE, CommandError
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--sweep", type=span, metavar="A:B", help="sizes 1, 2, 5, 10 ... from A to B ranks"
     )
-    what.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw the sweep")
     what.add_argument(
         "--faults", type=int, default=4000, metavar="N",
         help="simulate as long as N faults take (%(default)s); 0: only the closed forms",

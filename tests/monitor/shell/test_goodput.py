@@ -1,4 +1,4 @@
-"""`lightkeeper goodput` as a user meets it, and the committed page and plot."""
+"""`lightkeeper goodput` as a user meets it, and the committed page."""
 
 from __future__ import annotations
 
@@ -94,10 +94,8 @@ def test_a_slow_rank_may_be_never_found(capsys: pytest.CaptureFixture[str]) -> N
         (["--false-evictions", "-1"], "false evictions a day is -1, expected 0 to 1e+06"),
         (["--spares", "-1"], "spares is -1, expected 0 to 1e+07"),
         (["--case", "ft-hsdp", "--sweep", "1:2"], "--case and --sweep are two questions"),
-        (["--plot", "x.svg"], "--plot draws a sweep: give --sweep A:B as well"),
         (["--sweep", "1000:2000", "--ranks", "5"], "a sweep has many sizes: give --rank-mtbf"),
         (["--sweep", "5:2"], "the sweep is 5:2, expected two sizes in order, 10 to 10000000"),
-        (["--sweep", "1000:2000", "--plot", "/no/x.svg"], "cannot write /no/x.svg: no such folder"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(
@@ -177,15 +175,6 @@ def test_a_monitor_that_has_evicted_nobody_has_measured_nothing(
 
 
 # -- what is committed ----------------------------------------------------------------------------
-
-
-def test_the_committed_plot_is_what_the_command_draws(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    drawn = tmp_path / "goodput.svg"
-    assert main(["goodput", "--sweep", "1000:100000", "--plot", str(drawn)]) == 0
-    assert drawn.read_text() == (ROOT / "docs/images/goodput.svg").read_text()
-    capsys.readouterr()
 
 
 def test_the_figures_on_the_page_are_what_the_command_says(
