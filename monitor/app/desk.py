@@ -11,7 +11,6 @@ from flask import Flask, current_app
 from prometheus_client import CollectorRegistry
 
 from monitor.app.streams import Streams
-from monitor.audit.review import Review
 from monitor.clock import Clock
 from monitor.fetch import Fetcher
 from monitor.lease import Standing
@@ -45,8 +44,6 @@ class Desk:
     """Whether only this machine can reach the monitor."""
     open_reads: bool = False
     """Whether anybody who reaches the monitor may read ranks through it."""
-    review: Callable[[IncidentId, Review], None] = lambda _, __: None
-    """Raises `NotPossible`."""
     journal: Path | None = None
     """Folder of the journal, for who replays it."""
     standing: Callable[[], Standing] | None = None

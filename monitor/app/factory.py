@@ -7,7 +7,7 @@ from pathlib import Path
 from flask import Flask, Response
 
 from monitor.app.answers import BODY_MAX_BYTES, refuse
-from monitor.app.auditing import auditing, reviewing
+from monitor.app.auditing import auditing
 from monitor.app.changing import changing
 from monitor.app.desk import Desk, open_desk
 from monitor.app.incident_pages import incident_pages
@@ -30,7 +30,6 @@ def create_app(desk: Desk) -> Flask:
         paging,
         auditing,
         incident_pages,
-        reviewing,
         changing,
         passing,
         policy,

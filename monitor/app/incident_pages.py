@@ -9,7 +9,6 @@ from flask import Blueprint, Response, request
 
 from monitor.app.answers import Refusal, check_reader
 from monitor.app.desk import the_desk
-from monitor.app.paging import why_not
 from monitor.app.viewing import chosen, one_of, the_view
 from monitor.audit.account import account
 from monitor.audit.choose import Choice
@@ -44,7 +43,6 @@ def incident_for_people(prefix: str) -> Response:
         stacks=stacks,
         access=access,
         earlier=_earlier(view, one),
-        why_not=why_not(the_desk()) or "",
     )
     return _html(text)
 

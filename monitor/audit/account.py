@@ -16,7 +16,6 @@ from monitor.audit.intervals import (
     intervals,
     rung_spans,
 )
-from monitor.audit.review import Judgement
 from monitor.audit.without_us import without_us
 from monitor.names import Host
 
@@ -42,11 +41,10 @@ class Account:
     without_us: Amount
     saved: Amount
     """Negative: it cost more than it saved."""
-    unit: str
     ran_on: tuple[Host, ...]
     back_on: tuple[Host, ...]
     final: bool
-    """Whether nothing of it can change any more but by a review."""
+    """Whether nothing of it can change any more."""
 
     @property
     def evicted(self) -> bool:
@@ -58,14 +56,7 @@ def account(case: Case) -> Account:
     """What this incident comes to; never raises, whatever the store held."""
     others, own = lost_by_others(case), lost_by_own(case)
     lost, cost = others.plus(own), eviction_cost(case)
-    wrong = case.review is not None and case.review.judgement is Judgement.WRONG
-    if wrong and case.evicted:
-        without = nothing("a person judged the eviction wrong: without it nothing was lost")
-        saved = nothing("").minus(cost, "a wrong eviction counts as a cost")
-    else:
-        without = without_us(case, lost)
-        saved = _saved(case, without, lost)
-    weight, facts = case.weight, case.facts
+    without, facts = without_us(case, lost), case.facts
     who, why = _decided(case)
     return Account(
         decided_by=who,
@@ -74,13 +65,12 @@ def account(case: Case) -> Account:
         intervals=intervals(case),
         rungs=rung_spans(case),
         holds=hold_spans(case),
-        lost_by_others=others.times(weight),
-        lost_by_own=own.times(weight),
-        lost=lost.times(weight),
-        eviction_cost=cost.times(weight),
-        without_us=without.times(weight),
-        saved=saved.times(weight),
-        unit=case.unit,
+        lost_by_others=others,
+        lost_by_own=own,
+        lost=lost,
+        eviction_cost=cost,
+        without_us=without,
+        saved=_saved(case, without, lost),
         ran_on=() if facts is None else _all(facts.hosts),
         back_on=() if facts is None else _all(facts.back_on),
         final=not case.incident.open and _complete(case),
@@ -145,7 +135,6 @@ def account_to_json(one: Account) -> dict[str, Any]:
         "why": one.why,
         "outcome": one.outcome,
         "final": one.final,
-        "unit": one.unit,
         "lost": amount_to_json(one.lost),
         "lost_by_others": amount_to_json(one.lost_by_others),
         "lost_by_own": amount_to_json(one.lost_by_own),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Rank-seconds (or GPU-seconds) between two bounds; without a bound nothing is known there."""
+    """Rank-seconds between two bounds; without a bound nothing is known there."""
 
     low: float | None
     high: float | None
@@ -32,11 +32,6 @@ class Amount:
         low = None if other.high is None else -other.high
         high = None if other.low is None else -other.low
         return Amount(_sum(self.low, low), _sum(self.high, high), words)
-
-    def times(self, weight: float) -> Amount:
-        """Another unit; the weight is positive."""
-        low = None if self.low is None else self.low * weight
-        return replace(self, low=low, high=None if self.high is None else self.high * weight)
 
 
 def between(low: float, high: float | None, words: str) -> Amount:

@@ -9,14 +9,12 @@ from typing import Final
 from monitor.audit.aftermath import Aftermath, aftermath_from_json
 from monitor.audit.case import DEFAULTS, Case, Terms, sound_evictions, sound_rows
 from monitor.audit.facts import FleetFacts, facts_from_json
-from monitor.audit.review import Review, review_from_json
 from monitor.incident import Incident
 from monitor.names import IncidentId
 from monitor.snapshot import EvictionProgress
 from monitor.store import DecisionRow, Remembered
 
 FACTS: Final = "facts"
-REVIEW: Final = "review"
 AFTERMATH: Final = "aftermath"
 """Parts of an incident's books in the store."""
 
@@ -26,7 +24,6 @@ class Books:
     """By incident."""
 
     facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
-    reviews: Mapping[IncidentId, Review] = field(default_factory=dict)
     aftermaths: Mapping[IncidentId, Aftermath] = field(default_factory=dict)
     """Of evictions by hand."""
     evictions: Mapping[IncidentId, Sequence[EvictionProgress]] = field(default_factory=dict)
@@ -41,7 +38,6 @@ class Books:
             decisions=sound_rows(decisions),
             evictions=sound_evictions(self.evictions.get(incident.id, ())),
             facts=self.facts.get(incident.id),
-            review=self.reviews.get(incident.id),
             terms=self.terms,
         )
 
@@ -49,16 +45,13 @@ class Books:
 def books_of(remembered: Remembered, terms: Terms) -> Books:
     """What the store holds of them; a part that cannot be read is left out."""
     facts: dict[IncidentId, FleetFacts] = {}
-    reviews: dict[IncidentId, Review] = {}
     aftermaths: dict[IncidentId, Aftermath] = {}
     for incident_id, part, body in remembered.audit:
         if part == FACTS and (noted := facts_from_json(body)) is not None:
             facts[incident_id] = noted
-        elif part == REVIEW and (said := review_from_json(body)) is not None:
-            reviews[incident_id] = said
         elif part == AFTERMATH and (after := aftermath_from_json(body)) is not None:
             aftermaths[incident_id] = after
-    return Books(facts, reviews, aftermaths, by_incident(remembered.evictions), terms)
+    return Books(facts, aftermaths, by_incident(remembered.evictions), terms)
 
 
 def by_incident(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, TypeGuard
 
 from monitor.audit.facts import FleetFacts
-from monitor.audit.review import Review
 from monitor.incident import Incident, State
 from monitor.snapshot import EvictionProgress
 from monitor.store import DecisionRow
@@ -17,8 +16,6 @@ from monitor.store import DecisionRow
 class Terms:
     """What the account rests on beside what was seen."""
 
-    gpus_per_rank: float = 0.0
-    """0: nobody said; then what the ranks themselves said counts, else ranks."""
     job_timeout_s: float = 60.0
     """TorchFT's `timeout`, `quorum_timeout` and `join_timeout_ms`, 60 s each by default."""
     horizon_s: float = 3600.0
@@ -30,8 +27,6 @@ class Terms:
 _FAR_S: Final = 1e12
 """No moment lies so far from the epoch: 30,000 years."""
 DEFAULTS: Final = Terms()
-GPU_SECONDS: Final = "GPU-seconds"
-RANK_SECONDS: Final = "rank-seconds"
 
 
 def is_time(value: object) -> TypeGuard[float]:
@@ -70,25 +65,7 @@ class Case:
     evictions: Sequence[EvictionProgress] = ()
     """Oldest first (`sound_evictions`)."""
     facts: FleetFacts | None = None
-    review: Review | None = None
     terms: Terms = DEFAULTS
-
-    @property
-    def gpus_per_rank(self) -> float | None:
-        """As the operator said, else as the ranks did; None: nobody knows."""
-        if self.terms.gpus_per_rank > 0:
-            return self.terms.gpus_per_rank
-        return None if self.facts is None else self.facts.gpus_per_rank
-
-    @property
-    def unit(self) -> str:
-        """What amounts count."""
-        return RANK_SECONDS if self.gpus_per_rank is None else GPU_SECONDS
-
-    @property
-    def weight(self) -> float:
-        """Of one rank-second."""
-        return self.gpus_per_rank or 1.0
 
     @property
     def began_s(self) -> float:

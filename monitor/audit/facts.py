@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from monitor.incident import Incident
 from monitor.names import GroupName, Host, IncidentId
 from monitor.snapshot import Observation, Snapshot
 
-GPUS_MAX: Final = 1024.0
-"""More accelerators has no rank."""
 Hosts = Mapping[GroupName, tuple[Host, ...]]
 
 
@@ -30,8 +28,6 @@ class FleetFacts:
     within: IncidentId | None = None
     """Whose account has what this one lost: that of the incident that accused a group when a person
     evicted it, or that of the person's eviction where the incident came of it."""
-    gpus_per_rank: float | None = None
-    """What all of these ranks said of themselves, alike; None: they did not, or not alike."""
 
 
 def facts_of(
@@ -48,14 +44,11 @@ def facts_of_groups(
     own = [one for one in snapshot.observations if one.identity.group in groups]
     rest = [one for one in snapshot.observations if one.identity.group not in groups]
     others = [one for one in rest if _alive(one)]
-    told = {one.identity.accelerators for one in (*own, *others)}
-    gpus = told.pop() if len(told) == 1 else None
     return FleetFacts(
         own=len(own),
         others=len(others),
         hosts=_hosts(snapshot, groups),
         within=within,
-        gpus_per_rank=float(gpus) if gpus else None,
     )
 
 
@@ -89,7 +82,6 @@ def facts_to_json(facts: FleetFacts) -> dict[str, Any]:
         "hosts": {group: list(hosts) for group, hosts in facts.hosts.items()},
         "back_on": {group: list(hosts) for group, hosts in facts.back_on.items()},
         "within": facts.within,
-        "gpus_per_rank": facts.gpus_per_rank,
     }
 
 
@@ -98,8 +90,7 @@ def facts_from_json(body: Any) -> FleetFacts | None:
     try:
         own, others = int(body["own"]), int(body["others"])
         hosts, back_on = _read(body["hosts"]), _read(body.get("back_on", {}))
-        within, gpus = body.get("within"), body.get("gpus_per_rank")
-        known = None if gpus is None else float(gpus)
+        within = body.get("within")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
     if min(own, others) < 0:
@@ -110,7 +101,6 @@ def facts_from_json(body: Any) -> FleetFacts | None:
         hosts=hosts,
         back_on=back_on,
         within=None if within is None else IncidentId(str(within)),
-        gpus_per_rank=known if known is not None and 0 < known <= GPUS_MAX else None,
     )
 
 

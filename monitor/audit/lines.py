@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from monitor.audit.review import Review
 from monitor.incident import Incident, State
-from monitor.names import IncidentId
 from monitor.rulebook import Reload
 from monitor.snapshot import EvictionProgress, Pause
 from monitor.store import Change, DecisionRow, DecisionState, QuarantineEvent, Scope
@@ -142,9 +140,3 @@ def reload(seen: Reload) -> Line:
         return line(seen.at_s, "policy", seen.by, "reload refused", why, changed=None, **told)
     keys = ", ".join(seen.changed) or "nothing changed"
     return line(seen.at_s, "policy", seen.by, "reloaded", keys, changed=dict(seen.changed), **told)
-
-
-def review(incident_id: IncidentId, said: Review) -> Line:
-    """What a person said."""
-    what = f"reviewed as {said.judgement}"
-    return line(said.at_s, "review", said.by, what, said.note, incident=incident_id)

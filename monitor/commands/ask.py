@@ -54,15 +54,6 @@ def ask(
     return _object(base, said)
 
 
-def ask_bytes(args: argparse.Namespace, path: str) -> bytes:
-    """An answer that is no JSON.
-
-    Raises:
-        CommandError: the monitor is away, or said no.
-    """
-    return _first(args, path, "GET", None, None)[1].content
-
-
 def _first(
     args: argparse.Namespace,
     path: str,

@@ -10,14 +10,14 @@ from monitor.commands.errors import USAGE, CommandError
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
-    """Who keeps the books, and in what unit."""
+    """Where the audit log is written."""
     made = parser.add_argument_group("audit")
     made.add_argument(
         "--audit-log",
         type=Path,
         metavar="FILE",
         default=Path(named) if (named := os.environ.get("LIGHTKEEPER_AUDIT_LOG")) else None,
-        help="append every decision, rung, quarantine change and review as a line of JSON "
+        help="append every decision, rung, and quarantine change as a line of JSON "
         "(default: LIGHTKEEPER_AUDIT_LOG, else none)",
     )
     made.add_argument(
@@ -26,12 +26,6 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         default=64.0,
         help="begin a new file at that size; ten older ones are kept (%(default)g)",
-    )
-    made.add_argument(
-        "--gpus-per-rank",
-        type=float,
-        metavar="N",
-        help="reckon in GPU-seconds (default: as the ranks say, else in rank-seconds)",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,15 +11,12 @@ from rich.text import Text
 
 from monitor.audit.amounts import bounds
 from monitor.audit.choose import ChoiceError, span_s
-from monitor.audit.review import Judgement
-from monitor.commands.ask import add_monitor_option, ask, ask_bytes
+from monitor.commands.ask import add_monitor_option, ask
 from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.login import login
 from monitor.commands.looking import Look
 from monitor.commands.stored import Stored
 from monitor.commands.story import Places, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
-from monitor.commands.token import add_token_option, read_token
 from monitor.commands.watch import add_watch_option, away_lines, live, on_terminal, tell
 from monitor.detectors.verdict import Kind
 from monitor.reports.wording import counted
@@ -33,11 +29,9 @@ examples:
   lightkeeper incidents                         the latest, newest first, and what they came to
   lightkeeper incidents not_ent                 one, with its story: the beginning of its id will do
   lightkeeper incidents --since 7d --kind straggler --group rg_1
-  lightkeeper incidents --since 30d --format csv > incidents.csv
   lightkeeper incidents --store monitor.db      without a monitor
   lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
   lightkeeper incidents --watch                 live; in a pipe a line when one moves
-  lightkeeper incidents not_ent --mark wrong --note "it was compiling" --token-file token
 
 exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
 docs/audit.md says how its cost is reckoned.
@@ -53,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", metavar="GROUP", help="that accuse this replica group")
     parser.add_argument(
         "--format",
-        choices=("text", "table", "json", "csv"),
+        choices=("text", "table", "json"),
         default="text",
-        help="text for people (default; table is the same), json, csv",
+        help="text for people (default; table is the same), json",
     )
     parser.add_argument(
         "--store",
@@ -63,27 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read this monitor's store (a file, or the URL of a database) instead of asking it",
     )
     add_watch_option(parser)
-    said = parser.add_argument_group("what you say of it")
-    said.add_argument(
-        "--mark", choices=[str(one) for one in Judgement], help="was it right? needs the token"
-    )
-    said.add_argument("--note", default="", help="why")
-    said.add_argument("--by", metavar="NAME", help="who says so (default: your login)")
-    add_token_option(said)
     add_monitor_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """The latest, one with its story, or a review."""
-    if args.watch is not None or args.mark is not None:
-        return _watch(args) if args.mark is None else _mark(args)
+    """The latest, or one with its story."""
+    if args.watch is not None:
+        return _watch(args)
     if args.store is not None:
         return _offline(args, Stored(args))
     if args.id is not None:
         return _one(args)
-    if args.format == "csv":
-        sys.stdout.write(ask_bytes(args, f"/v1/incidents.csv?{_query(args)}").decode())
-        return DONE
     body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
     if args.format == "json":
         print_json(body)
@@ -98,8 +82,6 @@ def _watch(args: argparse.Namespace) -> int:
     for unwanted in ("id", "store"):
         if getattr(args, unwanted) is not None:
             raise CommandError("--watch is for the list of a running monitor", USAGE)
-    if args.format == "csv":
-        raise CommandError("--watch has no csv: --format json has a line for each change", USAGE)
 
     def look() -> list[dict[str, Any]]:
         body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
@@ -119,10 +101,7 @@ def _draw(look: Look[list[dict[str, Any]]], width: int, height: int) -> list[Lin
 def _offline(args: argparse.Namespace, stored: Stored) -> int:
     """The same from a store."""
     if args.id is not None:
-        _check_one(args)
         _show_one(args, stored.one(args.id), Places(""))
-    elif args.format == "csv":
-        sys.stdout.write(stored.sheet())
     elif args.format == "json":
         print_json(stored.listed(args.limit))
     else:
@@ -164,28 +143,23 @@ def show_list(incidents: list[dict[str, Any]]) -> None:
 
 def show_totals(body: Mapping[str, Any]) -> None:
     """What they came to."""
-    unit, lost, saved = body["unit"], body["lost"], body["saved"]
     out = console()
-    out.print(Text(f"{body['reviews']['says']}; {counted(body['incidents'], 'incident')} fired"))
-    out.print(Text(f"lost {_told(lost, unit)}; evictions saved {_told(saved, unit)}", style="dim"))
+    evictions = counted(body["evictions"], "eviction")
+    out.print(Text(f"{evictions}; {counted(body['incidents'], 'incident')} fired"))
+    lost, saved = _told(body["lost"]), _told(body["saved"])
+    out.print(Text(f"lost {lost}; evictions saved {saved}", style="dim"))
 
 
-def _told(amount: Mapping[str, Any], unit: str) -> str:
+def _told(amount: Mapping[str, Any]) -> str:
     unknown = amount["unknown"]
     tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
-    return f"{bounds(amount)} {unit}{tail}"
+    return f"{bounds(amount)} rank-seconds{tail}"
 
 
 def _one(args: argparse.Namespace) -> int:
-    _check_one(args)
     body = ask(args, f"/v1/incidents/{quote(args.id, safe='')}")
     _show_one(args, body, Places(args.monitor.partition(",")[0], body.get("journal")))
     return DONE
-
-
-def _check_one(args: argparse.Namespace) -> None:
-    if args.format == "csv":
-        raise CommandError("--format csv is for the list: leave the id out", USAGE)
 
 
 def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places) -> None:
@@ -195,24 +169,3 @@ def _show_one(args: argparse.Namespace, body: Mapping[str, Any], places: Places)
     out = console()
     for line in story(body, places):
         out.print(Text(line.text, style=line.style), soft_wrap=True)
-
-
-def _mark(args: argparse.Namespace) -> int:
-    if args.watch is not None:
-        raise CommandError("--mark says something of one incident: leave --watch out", USAGE)
-    if args.store is not None:
-        raise CommandError("--mark needs a monitor: leave --store out", USAGE)
-    if args.id is None:
-        raise CommandError("--mark needs the id of an incident", USAGE)
-    said = ask(
-        args,
-        f"/v1/incidents/{quote(args.id, safe='')}/review",
-        method="POST",
-        body={"verdict": args.mark, "note": args.note, "by": args.by or login()},
-        token=read_token(args.token_file),
-    )
-    if args.format == "json":
-        print_json(said)
-    else:
-        console().print(Text(f"{said['incident']} is reviewed as {said['review']['judgement']}"))
-    return DONE

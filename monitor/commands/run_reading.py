@@ -99,7 +99,6 @@ def _rules(args: argparse.Namespace) -> Rulebook:
         "min_replicas": args.min_replicas,
         "budget_per_hour": None if args.budget is None else parse_budget(args.budget),
         "observe": args.observe or None,
-        "gpus_per_rank": args.gpus_per_rank,
     }
     for text in args.set:
         name, equals, value = text.partition("=")

@@ -11,7 +11,6 @@ from monitor.audit.books import books_of
 from monitor.audit.by_hand import with_by_hand
 from monitor.audit.case import DEFAULTS
 from monitor.audit.choose import Choice, ChoiceError, find
-from monitor.audit.sheet import sheet
 from monitor.audit.totals import totals_to_json
 from monitor.commands.errors import FAILED, USAGE, CommandError
 from monitor.names import IncidentId
@@ -54,11 +53,6 @@ class Stored:
         """As `GET /v1/incidents`."""
         found = self._choice.among(self._view.incidents)[: max(1, limit)]
         return {"schema": SCHEMA, "incidents": [incident_json(self._view, one) for one in found]}
-
-    def sheet(self) -> str:
-        """As `GET /v1/incidents.csv`."""
-        found = self._choice.among(self._view.incidents)
-        return sheet(case_of(self._view, one) for one in found)
 
     def totals(self) -> dict[str, Any]:
         """As `GET /v1/audit`."""

@@ -55,7 +55,6 @@ def story(body: Mapping[str, Any], places: Places) -> Iterator[Line]:
     yield from _done(body, account)
     yield from _took(account)
     yield from _cost(account)
-    yield from _reviewed(body)
     yield from _next(body, account, places)
 
 
@@ -144,22 +143,12 @@ def _bar(start_s: float, seconds: float, total_s: float) -> str:
 def _cost(account: Mapping[str, Any]) -> Iterator[Line]:
     if "lost" not in account:
         return
-    yield from _title(f"What it cost, in {account['unit']}, by lightkeeper's own account")
+    yield from _title("What it cost, in rank-seconds, by lightkeeper's own account")
     names = {"lost": "lost", "without_us": "without us", "saved": "saved"}
     for key, name in names.items():
         amount = account[key]
         why = amount["words"].removeprefix("cannot tell: ")
         yield from _row(name, f"{bounds(amount)}: {why}")
-
-
-def _reviewed(body: Mapping[str, Any]) -> Iterator[Line]:
-    review = body.get("review")
-    if review is not None:
-        yield from _title("What people said")
-        by = f"{review['by']} at {moment(review['at_s'])}"
-        yield from _row(
-            review["judgement"], f"{by}{': ' if review['note'] else ''}{review['note']}"
-        )
 
 
 # -- what to do next -----------------------------------------------------------------------------
@@ -203,11 +192,6 @@ def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]
         yield f"look at {hosts} before it is used again: lightkeeper quarantine list"
     if outcome == "evicted" and account.get("final") and not account.get("back_on"):
         yield "the group was not seen to come back: ask its launcher"
-    if body.get("review") is None and account.get("evicted", outcome != "open"):
-        yield (
-            f"was it right? lightkeeper incidents {body['id']} --mark right|wrong|unclear "
-            "--note WHY --token-file FILE"
-        )
 
 
 def _row(name: str, text: str, style: str = "") -> Iterator[Line]:

@@ -65,8 +65,6 @@ class Keeping:
     often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
 
     # -- audit: monitor.audit --------------------------------------------------------------
-    gpus_per_rank: float = 0.0
-    """What a rank occupies: amounts are then GPU-seconds. 0: not told, amounts are rank-seconds."""
     job_timeout_s: float = 60.0
     """The job's `timeout`, `quorum_timeout` and the Lighthouse's `join_timeout_ms`: TorchFT's own
     defaults. What would have been lost without an eviction is reckoned with it; decides nothing."""
@@ -93,7 +91,6 @@ RANGES: Final[Mapping[str, Range]] = {
     "notify_hold_s": (0, DAY),
     "notify_give_up_s": (1, 30 * DAY),
     "notify_expire_s": (4, DAY),
-    "gpus_per_rank": (0, 1024),
     "job_timeout_s": (1, DAY),
     "straggler_horizon_s": (1, 30 * DAY),
 }

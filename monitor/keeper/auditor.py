@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from monitor.audit import lines
 from monitor.audit.account import Account, account
 from monitor.audit.aftermath import aftermath_to_json, begun, followed
-from monitor.audit.books import AFTERMATH, FACTS, REVIEW, Books, books_of, by_incident
+from monitor.audit.books import AFTERMATH, FACTS, Books, books_of, by_incident
 from monitor.audit.by_hand import MANUAL
 from monitor.audit.case import Case, Terms
 from monitor.audit.facts import (
@@ -22,7 +22,6 @@ from monitor.audit.facts import (
     with_return,
 )
 from monitor.audit.logfile import LogFile
-from monitor.audit.review import Review, review_to_json
 from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 from monitor.metrics import Instruments
@@ -46,7 +45,7 @@ class Desk(Protocol):
 
 
 class Auditor:
-    """The books. One thread ticks; reviews come from any."""
+    """The books."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Auditor:
         self._open: set[IncidentId] = set()
         """Incidents whose account may still change."""
         self._settled: set[IncidentId] = set()
-        """Those of which nothing can change but by a review."""
+        """Those of which nothing can change."""
         self._known: dict[tuple[IncidentId, float], EvictionProgress] = {
             (one.incident_id, one.of_s): one for one in remembered.evictions
         }
@@ -131,14 +130,6 @@ class Auditor:
             self._books = books_of(remembered, self._books.terms)
             self._open, self._settled = set(), set()
             self._known = {(one.incident_id, one.of_s): one for one in remembered.evictions}
-
-    def review(self, incident_id: IncidentId, said: Review) -> None:
-        """A person judged."""
-        with self._lock:
-            reviews = {**self._books.reviews, incident_id: said}
-            self._books = replace(self._books, reviews=reviews)
-        self._desk.save_audit(incident_id, REVIEW, review_to_json(said))
-        self._write([lines.review(incident_id, said)], wait=True)
 
     def count(
         self,
@@ -261,11 +252,8 @@ class Auditor:
                 self._log.flush(_LOG_S)
 
     def _tell(self, case: Case, one: Account) -> None:
-        weight = case.weight
         self._instruments.count_account(
-            str(case.incident.kind),
-            lost=None if one.lost.low is None else one.lost.low / weight,
-            saved=None if one.saved.low is None else one.saved.low / weight,
+            str(case.incident.kind), lost=one.lost.low, saved=one.saved.low
         )
 
     def _forget(self, incidents: Iterable[Incident]) -> None:
@@ -274,7 +262,7 @@ class Auditor:
         self._open &= shown - self._settled
         self._settled &= shown
         books = self._books
-        gone = [key for key in (*books.facts, *books.reviews) if key not in shown]
+        gone = [key for key in books.facts if key not in shown]
         keys = [key for key in self._known if key[0] not in shown]
         keys = [key for key in keys if not key[0].startswith(MANUAL)]
         for key in keys:
@@ -284,7 +272,6 @@ class Auditor:
                 self._books = replace(
                     self._books,
                     facts={key: one for key, one in self._books.facts.items() if key in shown},
-                    reviews={key: one for key, one in self._books.reviews.items() if key in shown},
                     aftermaths={k: one for k, one in self._books.aftermaths.items() if k in shown},
                     evictions=by_incident(self._known.values()),
                 )

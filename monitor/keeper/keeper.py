@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from monitor.audit.books import Books
-from monitor.audit.review import Review
 from monitor.config import KeeperConfig
 from monitor.detectors.verdict import FAULTS
 from monitor.journal.writer import Stats
@@ -227,20 +226,6 @@ class Keeper:
             standing=None if parts.lease is None else parts.lease.standing(),
             lighthouse=self._observing.lighthouse,
         )
-
-    # -- said afterwards ----------------------------------------------------------------------
-
-    def review(self, incident_id: IncidentId, said: Review) -> None:
-        """A person judged an incident.
-
-        Raises:
-            NotPossible: there is no such incident, or nobody keeps books.
-        """
-        auditor = self._parts.auditor
-        if auditor is None or all(one.id != incident_id for one in self._acting.accounted()):
-            raise NotPossible(f"no such incident: {incident_id}")
-        auditor.review(incident_id, said)
-        self._parts.store.flush()
 
     # -- by hand ------------------------------------------------------------------------------
 

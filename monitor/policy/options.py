@@ -23,7 +23,7 @@ THRESHOLDS: Final = tuple(
 _DEFAULTS: Final = KeeperConfig()
 _AT_START: Final = frozenset({
     "tick_s", "quarantine_again_factor", "readmission_hours",
-    "gpus_per_rank", "job_timeout_s", "straggler_horizon_s",
+    "job_timeout_s", "straggler_horizon_s",
 })  # fmt: skip
 
 

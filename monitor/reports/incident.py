@@ -35,7 +35,6 @@ from monitor.reports.incident_pieces import (
     time_of_day,
     utc,
 )
-from monitor.reports.incident_review import review
 from monitor.reports.incident_words import facts, sentence_of, title
 from monitor.reports.markup import element, escaped, words
 from monitor.reports.wording import counted, sentence
@@ -56,9 +55,8 @@ def incident_page(
     stacks: Stacks = NO_EVIDENCE,
     access: Access = READER,
     earlier: Sequence[Mapping[str, Any]] = (),
-    why_not: str = "",
 ) -> str:
-    """The whole document; `why_not`: why nothing can be changed here."""
+    """The whole document."""
     sections = [
         _story(body, now_s, stacks),
         _course(body, now_s),
@@ -68,7 +66,6 @@ def incident_page(
         section("decisions", "Who decided", *decided(body)),
         section("holds", "What held it back", *holds(body["account"]["holds"])),
         section("outcome", "What came of it, by lightkeeper's own account", *outcome(body)),
-        section("review", "Was it right?", *review(body, why_not)),
         section("earlier", "Earlier on the same hosts and groups", *similar(earlier, now_s)),
         section("more", "More", element("p", *links(body, access, f"/v1{page_path(body['id'])}"))),
     ]

@@ -184,7 +184,7 @@ def outcome(body: Mapping[str, Any]) -> Iterator[str]:
         )
         for key, name in names.items()
     ]
-    yield table(("amount", account["unit"], "which is"), rows)
+    yield table(("amount", "rank-seconds", "which is"), rows)
 
 
 def similar(found: Sequence[Mapping[str, Any]], now_s: float) -> Iterator[str]:

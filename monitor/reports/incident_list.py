@@ -98,15 +98,11 @@ def _select(name: str, label: str, options: Sequence[tuple[str, str]], chosen: s
 
 def _totals(totals: Mapping[str, Any]) -> str:
     """As `GET /v1/audit` tells them."""
-    reviews, unit = totals["reviews"], totals["unit"]
-    unjudged = reviews["evictions"] - reviews["right"] - reviews["wrong"] - reviews["unclear"]
-    judged = f"{reviews['right']} right, {reviews['wrong']} wrong"
-    more = f", {reviews['unclear']} unclear" if reviews["unclear"] else ""
     told = (
         ("fired", f"{totals['incidents']:,}", "incidents that were sure"),
-        ("evictions", f"{reviews['evictions']:,}", f"{judged}{more}, {unjudged} not judged"),
-        ("lost", bounds(totals["lost"]), _of(totals["lost"], unit)),
-        ("saved", bounds(totals["saved"]), _of(totals["saved"], unit)),
+        ("evictions", f"{totals['evictions']:,}", "of replica groups"),
+        ("lost", bounds(totals["lost"]), _of(totals["lost"])),
+        ("saved", bounds(totals["saved"]), _of(totals["saved"])),
     )
     shown = (
         element(
@@ -119,8 +115,9 @@ def _totals(totals: Mapping[str, Any]) -> str:
     return element("dl", *shown, class_="five totals")
 
 
-def _of(amount: Mapping[str, Any], unit: str) -> str:
-    return f"{unit}; not known of {amount['unknown']}" if amount["unknown"] else unit
+def _of(amount: Mapping[str, Any]) -> str:
+    missing = f"; not known of {amount['unknown']}" if amount["unknown"] else ""
+    return f"rank-seconds{missing}"
 
 
 def _found(
@@ -141,13 +138,6 @@ def _row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
     end_s = now_s if last_s is None else last_s
     lasted = lasting(max(0.0, end_s - began)) + ("" if last_s is not None else " by now")
     training = "" if last_s is not None else element("div", escaped(did["training"].more))
-    review = (
-        ""
-        if one["review"] is None
-        else element(
-            "div", chip(f"judged {one['review']['judgement']}", _judged(one["review"]["judgement"]))
-        )
-    )
     return (
         chip(one["state"]) + " " + chip(one["severity"]),
         element("a", element("b", escaped(title(one), 200)), href=page_path(one["id"]))
@@ -156,13 +146,9 @@ def _row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
         + words("div", utc(first_s), class_="at"),
         escaped(lasted),
         chip(did["done"].word, did["done"].tone)
-        + words("div", did["done"].more, class_="why") + training + review,
+        + words("div", did["done"].more, class_="why") + training,
         escaped(bounds(one["account"]["lost"])),
     )  # fmt: skip
-
-
-def _judged(judgement: str) -> str:
-    return {"right": "good", "wrong": "bad"}.get(judgement, "away")
 
 
 def _empty(asked: Asked, remembered: int) -> Iterator[str]:

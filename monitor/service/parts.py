@@ -191,7 +191,6 @@ class PartsMaker:
                 raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
             self._stack.callback(audit_log.close)
         terms = Terms(
-            gpus_per_rank=config.gpus_per_rank,
             job_timeout_s=config.job_timeout_s,
             horizon_s=config.straggler_horizon_s,
             follow_s=config.follow_s,

@@ -161,7 +161,6 @@ class Service:
             token=self._options.token,
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
-            review=keeper.review,
             journal=self._options.journal,
             bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
             stacks=_no_stacks if parts.evidence is None else parts.evidence.stacks.get,

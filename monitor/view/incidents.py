@@ -7,7 +7,6 @@ from typing import Any
 
 from monitor.audit.account import account, account_to_json
 from monitor.audit.case import Case
-from monitor.audit.review import review_to_json
 from monitor.incident import Incident
 from monitor.names import IncidentId
 from monitor.store import DecisionRow, eviction_to_json
@@ -53,7 +52,6 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "eviction": None if eviction is None else eviction_to_json(eviction),
         "evictions": [eviction_to_json(one) for one in view.books.evictions.get(incident.id, ())],
         "account": account_to_json(account(case)),
-        "review": None if case.review is None else review_to_json(case.review),
         "bundle": _bundle_json(view, incident.id),
     }
 

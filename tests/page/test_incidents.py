@@ -14,7 +14,7 @@ from monitor.evidence.stacks import StacksReader
 from monitor.incident import State, Transition
 from monitor.reports.incident_evidence import Stacks
 from monitor.view import BundleView, View
-from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, WRONG, hang
+from tests.monitor.audit.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
 from tests.monitor.evidence.test_stacks import REAL
 from tests.monitor.reports.test_incident import RUNGS
 from tests.monitor.shell.fakes import wait_until
@@ -39,8 +39,7 @@ def view(*incidents: Any, **more: Any) -> View:
         incidents=incidents or (hang(),),
         decisions={ID: more.pop("rows", ROWS)},
         bundles={ID: BundleView(2048, 1.0)},
-        books=Books(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))},
-                    reviews=more.pop("reviews", {})),
+        books=Books(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))}),
         **more,
     )  # fmt: skip
 
@@ -75,7 +74,7 @@ def soon(page, seen, what: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_pages_fit_and_are_accessible(width, scheme, stage, opened, stacks) -> None:
-    full = view(hang(), evictions=(replace(EVICTION, rungs=RUNGS),), reviews={ID: WRONG})
+    full = view(hang(), evictions=(replace(EVICTION, rungs=RUNGS),))
     monitor = stage(full, stacks=lambda _: stacks)
     empty = ("/incidents?kind=dead", "/incidents?since=odd") if scheme == "light" else ()
     for path in ("/incidents/inc-1", "/incidents", *empty):
@@ -91,7 +90,6 @@ def test_it_reads_without_a_script(stage, opened, stacks) -> None:
     text = page.inner_text("main")
     assert "after 11 s lightkeeper evicted rg_1" in text
     assert "_hold_gil (trainer/faults.py:228)" in text
-    assert "lightkeeper incidents inc-1 --mark right|wrong|unclear" in text
 
 
 def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, stacks) -> None:
@@ -166,38 +164,6 @@ def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opene
     soon(page, lambda: "<script>" in page.inner_text("#who"), "the new texts are shown")
     assert "owned" not in page.title()
     assert page.locator("main img, main script").count() == 0
-
-
-def test_a_person_judges_it_with_the_token_and_sees_what_was_said(stage, opened) -> None:
-    said = []
-
-    def judge(incident_id, review) -> None:
-        said.append((incident_id, str(review.judgement), review.by, review.note))
-        monitor.show(view(reviews={ID: review}))
-
-    monitor = stage(view(), review=judge)
-    page = opened.open(monitor.url + "/incidents/inc-1", width=390)
-    page.click("#review button:text('Cannot tell')")
-    page.fill("dialog input[name=token]", "other")
-    assert page.locator("dialog input[name=author]:required").count() == 1
-    page.fill("dialog input[name=author]", "ann")
-    assert_accessible(page)
-    page.click("dialog button[type=submit]")
-    page.wait_for_selector("dialog .answer.bad")
-    assert "wrong or missing token" in page.inner_text("dialog .answer")
-    page.fill("dialog input[name=token]", TOKEN)
-    page.fill("dialog input[name=reason]", EVIL)
-    page.click("dialog button[type=submit]")
-    page.click("dialog button:text('Close')")
-    wait_until(lambda: "judged unclear by ann" in page.inner_text("#review"), 10, "it is shown")
-    assert said == [("inc-1", "unclear", "ann", EVIL)]
-    assert page.locator("main img").count() == 0
-
-
-def test_where_nothing_can_be_changed_the_page_says_why(stage, opened) -> None:
-    page = opened.open(stage(view(), token=None).url + "/incidents/inc-1")
-    assert "no token is configured" in page.inner_text("#review")
-    assert page.locator("#review button").count() == 0
 
 
 def test_what_is_withheld_is_shown_to_who_keeps_the_token_in_this_tab(

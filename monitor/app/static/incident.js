@@ -1,11 +1,9 @@
 // Keeps the page of an incident fresh: asks for the page again and puts in what has changed.
 // Where a person reads stays as it is: scrolled boxes, opened details, the keyboard's place.
 
-import { showActs } from "./page-acts.js";
-
 const EVERY_MS = { open: 2000, followed: 5000 };
 const GIVE_UP_MS = 10000;
-const TOKEN = "lightkeeper.token"; // where the dialogs of page-acts.js keep it, for who ticks that
+const TOKEN = "lightkeeper.token"; // where the dialogs of other pages keep it, for who ticks that
 const SLOWEST_MS = 30000;
 const EVIDENCE = new Set(["evidence", "stacks"]);
 const main = document.querySelector("main");
@@ -100,7 +98,7 @@ function say(text) {
 async function turn() {
   const every = EVERY_MS[document.getElementById("story").dataset.live];
   if (every === undefined) return; // it is over, and nothing of it changes any more
-  if (!document.hidden && !selecting() && document.querySelector("dialog[open]") === null) {
+  if (!document.hidden && !selecting()) {
     try {
       await refresh();
       failures = 0;
@@ -114,8 +112,6 @@ async function turn() {
 }
 
 document.body.classList.add("scripted");
-showActs();
-// Whoever judged it sees it at once; a kept token shows what is withheld without one.
-document.addEventListener("close", () => refresh().catch((error) => say(error.message)), true);
+// A kept token shows what is withheld without one.
 if (withheld && sessionStorage.getItem(TOKEN)) refresh().catch((error) => say(error.message));
 setTimeout(turn, 1000);

@@ -7,7 +7,6 @@ from typing import Any
 
 from monitor.audit.case import Case, Terms
 from monitor.audit.facts import FleetFacts
-from monitor.audit.review import Judgement, Review
 from monitor.detectors.verdict import Kind
 from monitor.incident import Incident, Milestones, State, Transition
 from monitor.names import GroupName, Host, IncidentId, ReplicaId
@@ -50,7 +49,6 @@ FACTS = FleetFacts(
     hosts={GroupName("rg_1"): (Host("node1"),)},
     back_on={GroupName("rg_1"): (Host("node4"),)},
 )
-WRONG = Review(Judgement.WRONG, "ann", "it was compiling", 500.0)
 
 
 def hang(**changes: Any) -> Incident:

@@ -1,21 +1,12 @@
-"""Which incidents are meant, and that a spreadsheet runs nothing."""
+"""Which incidents are meant."""
 
 from __future__ import annotations
 
-import csv
-import io
-from dataclasses import replace
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.audit.choose import Choice, ChoiceError, NoSuchIncidentError, find, span_s
-from monitor.audit.review import Judgement, Review
-from monitor.audit.sheet import COLUMNS, sheet
 from monitor.detectors.verdict import Kind
-from monitor.names import IncidentId
-from tests.monitor.audit.scene import case, hang
+from tests.monitor.audit.scene import hang
 from tests.monitor.shell.test_store import incident
 
 
@@ -54,52 +45,3 @@ def test_incidents_are_chosen_by_time_kind_and_group() -> None:
     with pytest.raises(ChoiceError, match="kind is 'slow', expected one of dead, not_entered"):
         Choice.of(None, "slow", None, 0.0)
     assert Choice.of(None, "dead", None, 0.0).kind is Kind.DEAD
-
-
-# -- CSV -------------------------------------------------------------------------------------------
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def test_an_incident_is_one_line_with_its_moments_counted_from_the_fault() -> None:
-    (row,) = rows(sheet([case(review=Review(Judgement.RIGHT, "ann", "yes", 1.0))]))
-    assert tuple(row) == COLUMNS
-    assert {name: row[name] for name in ("id", "kind", "outcome", "groups", "began", "guards")} == {
-        "id": "inc-1", "kind": "not_entered", "outcome": "evicted", "groups": "rg_1",
-        "began": "1970-01-01T00:01:40+00:00", "guards": "cool_down:2.0 budget:2.5",
-    }  # fmt: skip
-    after = ("fire", "decide", "ask", "leave", "survivors", "rejoin")
-    assert [float(row[f"{name}_after_s"]) for name in after] == [6.0, 10.5, 11.0, 16.0, 17.0, 36.0]
-    assert (row["lost_low"], row["saved_low"], row["saved_high"]) == ("140.0", "226.0", "730.0")
-    assert (row["review"], row["reviewed_by"], row["note"]) == ("right", "ann", "yes")
-
-
-def test_what_cannot_be_told_is_an_empty_cell() -> None:
-    (row,) = rows(sheet([case(facts=None)]))
-    assert (row["lost_low"], row["saved_low"], row["review"]) == ("", "", "")
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "\r=", "\n="])
-def test_a_spreadsheet_takes_no_cell_for_a_formula(start: str) -> None:
-    evil = f'{start}HYPERLINK("http://evil","x")'
-    one = hang(id=IncidentId(evil))
-    one = replace(one, verdict=replace(one.verdict, reason=evil))
-    said = Review(Judgement.RIGHT, evil, evil, 1.0)
-    (row,) = rows(sheet([case(one, review=said)]))
-    for name in ("id", "reason", "note", "reviewed_by"):
-        assert row[name].startswith("'")
-    assert (
-        float(rows(sheet([case(review=replace(said, judgement=Judgement.WRONG))]))[0]["saved_low"])
-        == -74
-    )
-
-
-@given(st.text(max_size=30))
-def test_any_text_is_one_line_of_one_cell(text: str) -> None:
-    one = hang()
-    one = replace(one, verdict=replace(one.verdict, reason=text))
-    (row,) = rows(sheet([case(one)]))
-    assert len(row) == len(COLUMNS)
-    assert not row["reason"].startswith(("=", "+", "-", "@"))

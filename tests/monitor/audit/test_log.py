@@ -15,7 +15,7 @@ from monitor.audit import lines
 from monitor.audit.logfile import KEPT, WAITING, LogFile
 from monitor.snapshot import Pause
 from monitor.store import Change, DecisionState, QuarantineEvent, Scope
-from tests.monitor.audit.scene import EVICTION, ID, ROWS, WRONG, hang
+from tests.monitor.audit.scene import EVICTION, ID, ROWS, hang
 from tests.monitor.shell.fakes import wait_until
 
 
@@ -96,11 +96,6 @@ def test_the_big_red_switch_says_who_pressed_it_and_who_let_go() -> None:
     told = [lines.paused(pause, None, now_s) for now_s in (150.0, 200.0)]
     assert [next(line)["by"] for line in told] == ["a person", "lightkeeper"]
     assert list(lines.paused(pause, pause, 150.0)) == []
-
-
-def test_a_review_bears_the_name_of_who_said_so() -> None:
-    told = lines.review(ID, WRONG)
-    assert (told["by"], told["what"], told["why"]) == ("ann", "reviewed as wrong", WRONG.note)
 
 
 def test_a_time_beyond_the_calendar_is_told_without_a_date() -> None:

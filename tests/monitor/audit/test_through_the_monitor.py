@@ -61,10 +61,6 @@ class Monitor:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def review(self, incident_id: str = "inc-1", token: Any = TOKEN, **body: Any) -> Any:
-        url = f"{self.url}/v1/incidents/{incident_id}/review"
-        return requests.post(url, json=body, headers=token, timeout=10)
-
     def value(self, name: str, **labels: str) -> float | None:
         registry = self.service.keeper._parts.instruments.registry
         return registry.get_sample_value(f"lightkeeper_{name}", labels)
@@ -144,24 +140,14 @@ def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
     assert [part["until"] for part in account["intervals"]][:2] == ["seen", "firing"]
     assert (account["ran_on"], account["back_on"]) == (["node1"], ["node1"])
     assert [len(one["rungs"]) > 0 for one in body["evictions"]] == [True]
-    assert body["review"] is None
     assert body["journal"] is None
     assert monitor.get("/v1/incidents")["incidents"][0]["account"] == account
     total = monitor.get("/v1/audit?since=1h")
-    assert total["reviews"]["says"] == "1 eviction, 0 reviewed right, 0 wrong"
+    assert total["evictions"] == 1
     assert total["kinds"]["not_entered"]["evictions"] == 1
     assert total["until_s"] >= now_s
     assert monitor.get("/v1/audit?kind=straggler")["incidents"] == 0
     assert monitor.get("/v1/incidents?group=rg_9")["incidents"] == []
-
-
-def test_the_sheet_is_csv_for_download(monitor: Monitor) -> None:
-    fired(monitor)
-    answer = requests.get(f"{monitor.url}/v1/incidents.csv?since=7d", timeout=10)
-    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
-    heading, line = answer.text.splitlines()
-    assert heading.startswith("id,kind,severity")
-    assert line.startswith("inc-1,not_entered,critical,firing,held,nobody,rg_1,rg_1.0,likely")
 
 
 def test_accounts_are_counted_once_when_they_are_complete(monitor: Monitor) -> None:
@@ -178,7 +164,6 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
     story(monitor)
     monitor.service.keeper._parts.quarantine.release(Host("node1"))
     monitor.tick()
-    assert monitor.review(verdict="wrong", by="ann", note="it was compiling").status_code == 200
     assert options.audit_log is not None
     told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
     found = [(line["event"], line["by"], line["what"]) for line in told]
@@ -191,33 +176,10 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
         ("decision", "lightkeeper", "evict rg_1 confirmed"),
         ("incident", "lightkeeper", "not_entered rg_1 resolved"),
         ("quarantine", "a person", "quarantine node1 released"),
-        ("review", "ann", "reviewed as wrong"),
     ]
     assert [one for one in found if one[0] != "rung"] == expected
     assert ("rung", "lightkeeper", "worker_evict rg_1 ended") in found
     assert all(line["why"] for line in told)
-
-
-def test_a_review_needs_the_token_a_word_and_a_name(monitor: Monitor) -> None:
-    fired(monitor)
-    good = {"verdict": "right", "by": "ann"}
-    assert monitor.review(token={}, **good).status_code == 401
-    for body, says in (
-        ({**good, "verdict": "maybe"}, "'verdict' is 'maybe', expected one of right, wrong"),
-        ({"verdict": "right"}, "'by' is not a text"),
-        ({**good, "by": "x" * 101}, "'by' has 101 characters"),
-        ({**good, "note": "x" * 501}, "'note' has 501 characters"),
-        ({**good, "note": 7}, "'note' is not a text"),
-    ):
-        answer = monitor.review(**body)
-        assert answer.status_code == 400
-        assert answer.json()["error"].startswith(says)
-    assert monitor.review("nobody", **good).status_code == 404
-    assert monitor.review("in", **good).json()["incident"] == "inc-1"
-    assert monitor.review(verdict="unclear", by="bob").status_code == 200
-    monitor.tick()
-    shown = monitor.get("/v1/incidents/inc-1")["review"]
-    assert (shown["judgement"], shown["by"], shown["note"]) == ("unclear", "bob", "")
 
 
 def test_the_books_survive_a_restart_and_nothing_is_counted_twice(
@@ -226,15 +188,13 @@ def test_the_books_survive_a_restart_and_nothing_is_counted_twice(
     first = Monitor(options, fleet)
     with first.service:
         story(first)
-        assert first.review(verdict="right", by="ann").status_code == 200
-        first.tick()
         before = first.get("/v1/incidents/inc-1")
     again = Monitor(options, fleet)
     with again.service:
         again.tick()
         after = again.get("/v1/incidents/inc-1")
         assert again.value("lost_rank_seconds_total", kind="not_entered") is None
-    for key in ("account", "evictions", "review", "decisions"):
+    for key in ("account", "evictions", "decisions"):
         assert after[key] == before[key]
 
 
@@ -300,18 +260,14 @@ def test_an_eviction_by_hand_has_an_account_like_any_other(
     assert account["intervals"][0]["until"] == "decided"
     assert account["lost_by_own"]["low"] == account["lost_by_own"]["high"] > 0
     assert account["saved"]["low"] is account["saved"]["high"] is None
-    assert account["unit"] == "rank-seconds"
     assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
-    lines = requests.get(f"{monitor.url}/v1/incidents.csv", timeout=10).text.splitlines()
-    assert lines[1].startswith(f"{incident_id},by_hand,info,resolved,evicted,ann,rg_1,")
     at = ["--monitor", monitor.url]
     assert "ann: its fans scream" in said(capsys, "manual", *at)
     stored = json.loads(said(capsys, "manual", "--format", "json", "--store", str(options.store)))
     assert stored["account"]["lost"] == account["lost"]
-    assert monitor.review(incident_id, verdict="right", by="bob").status_code == 200
     assert options.audit_log is not None
     told = [json.loads(text) for text in options.audit_log.read_text().splitlines()]
-    assert {line["by"] for line in told} == {"ann", "bob"}
+    assert {line["by"] for line in told} == {"ann"}
 
 
 def back(monitor: Monitor, incident_id: str) -> bool:
@@ -353,7 +309,7 @@ def test_every_incident_has_a_page_without_javascript(monitor: Monitor) -> None:
         answer = requests.get(monitor.url + path, timeout=10)
         assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
         assert "inc-1" in answer.text
-        assert "Nobody has judged" in answer.text or "was done" in answer.text
+        assert "was done" in answer.text
         assert all('src="/static/' in tag for tag in re.findall("<script[^>]*>", answer.text))
     assert requests.get(f"{monitor.url}/incidents/nobody", timeout=10).status_code == 404
     assert 'href="/incidents"' in requests.get(monitor.url, timeout=10).text
@@ -419,28 +375,17 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
     return out if status == 0 else err
 
 
-def test_people_read_list_story_sheet_and_say_what_they_think(
-    monitor: Monitor, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixture[str]) -> None:
     story(monitor)
     at = ["--monitor", monitor.url]
     listed = said(capsys, *at)
-    assert "1 eviction, 0 reviewed right, 0 wrong; 1 incident fired" in listed
+    assert "1 eviction; 1 incident fired" in listed
     assert "inc-1" in listed
     told = said(capsys, "inc", *at)
     for part in ("What happened", "What was done", "How long each part took", "What it cost",
                  "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
         assert part in told
-    assert said(capsys, "--since", "1h", "--format", "csv", *at).startswith("id,kind,")
     assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
-    token = tmp_path / "token"
-    token.write_text("secret")
-    words = ["inc", "--mark", "wrong", "--note", "compiling", "--by", "ann"]
-    marked = said(capsys, *words, "--token-file", str(token), *at)
-    assert marked == "inc-1 is reviewed as wrong\n"
-    monitor.tick()
-    assert "wrong           ann at " in said(capsys, "inc", *at)
-    assert "0 reviewed right, 1 wrong" in said(capsys, *at)
 
 
 def test_a_store_tells_the_same_when_no_monitor_does(
@@ -449,21 +394,17 @@ def test_a_store_tells_the_same_when_no_monitor_does(
     monitor = Monitor(options, fleet)
     with monitor.service:
         story(monitor)
-        assert monitor.review(verdict="right", by="ann").status_code == 200
-        monitor.tick()
         asked = monitor.get("/v1/incidents/inc-1")
         at = ["--store", str(options.store)]
         assert (
             json.loads(said(capsys, "inc", "--format", "json", *at))["account"] == asked["account"]
         )
-    assert "1 eviction, 1 reviewed right, 0 wrong" in said(capsys, *at)
+    assert "1 eviction; 1 incident fired" in said(capsys, *at)
     assert "How long each part took" in said(capsys, "inc", *at)
-    assert said(capsys, "--format", "csv", *at).startswith("id,kind,")
     assert json.loads(said(capsys, "--kind", "dead", "--format", "json", *at))["incidents"] == []
     assert "no store at" in said(capsys, "--store", str(tmp_path / "none"), status=1)
     assert not (tmp_path / "none").exists()
     assert "no such incident: x" in said(capsys, "x", *at, status=1)
-    assert "--mark needs a monitor" in said(capsys, "inc", "--mark", "right", *at, status=2)
     options.store.write_bytes(b"nothing of ours" * 100)
     assert said(capsys, *at, status=1).count("\n") == 1
 
@@ -473,11 +414,8 @@ def test_a_store_tells_the_same_when_no_monitor_does(
     [
         (["nothing"], 1, "no such incident: nothing"),
         (["--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
-        (["--mark", "right"], 2, "--mark needs the id"),
-        (["x", "--format", "csv"], 2, "--format csv is for the list"),
-        (["x", "--mark", "right", "--by", "a"], 1, "wrong or missing token"),
     ],
-    ids=["unknown", "since", "no-id", "csv-of-one", "no-token"],
+    ids=["unknown", "since"],
 )
 def test_what_cannot_be_done_is_one_line(
     monitor: Monitor, capsys: pytest.CaptureFixture[str], words: list[str], status: int, says: str

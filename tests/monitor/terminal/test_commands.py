@@ -108,8 +108,6 @@ def test_a_policy_file_is_checked_for_programs(tmp_path, capsys) -> None:
     [
         (["top"], "top needs a terminal; in a pipe: lightkeeper ranks --sort busy --limit 20"),
         (["incidents", "x", "--watch"], "--watch is for the list of a running monitor"),
-        (["incidents", "--watch", "--format", "csv"], "--watch has no csv"),
-        (["incidents", "x", "--watch", "--mark", "right"], "leave --watch out"),
     ],
 )
 def test_what_cannot_be_is_one_line(words: list[str], line: str, monitor, capsys) -> None:
