@@ -16,6 +16,9 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
 WINDOW_S: Final = 15.0
 """Longer is calmer; shorter shows a change sooner."""
+STOOD_S: Final = 5.0
+STOOD_STEPS: Final = 5.0
+"""A step of so many seconds and so many usual steps held a standstill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class TempoBook:
             marks = self._marks.setdefault(rank, deque())
             if marks and marks[-1].incarnation != mark.incarnation:
                 marks.clear()
+            if _stood(marks, mark):
+                marks.clear()
             if not marks or marks[-1].attempt != mark.attempt:
                 marks.append(mark)  # only the moments at which a step was seen to be over
             while len(marks) > 1 and mark.at_s - marks[1].at_s > WINDOW_S:
@@ -72,6 +77,15 @@ class TempoBook:
             if len(marks) > 1 and mark.at_s - marks[-1].at_s <= WINDOW_S:
                 tempos[rank] = _tempo(marks[0], marks[-1])
         return tempos
+
+
+def _stood(marks: deque[_Mark], mark: _Mark) -> bool:
+    """Whether the steps since the last mark held a standstill: a mean over it tells no pace."""
+    if len(marks) < 2 or marks[-1].attempt == mark.attempt:
+        return False
+    before_s = _tempo(marks[0], marks[-1]).step_s
+    took_s = _tempo(marks[-1], mark).step_s
+    return took_s > max(STOOD_S, STOOD_STEPS * before_s)
 
 
 def _busy_s(step: StepState) -> float:

@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    log.setLevel(logging.INFO)
+    for name in ("lightkeeper", "monitor.keeper"):
+        logging.getLogger(name).setLevel(logging.INFO)
     options = options_of(args)
     signals = _SIGNALS if args.policy is None else _SIGNALS | _RELOADS
     # before any thread starts, so that all of them leave the signals to `sigtimedwait`

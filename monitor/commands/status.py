@@ -112,4 +112,4 @@ def _links(args: argparse.Namespace) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _well(seen: Asked) -> bool:
-    return training(seen.fleet).word == "yes" and trust(seen).word == "trusted"
+    return training(seen.fleet).word in ("yes", "disturbed") and trust(seen).word == "trusted"

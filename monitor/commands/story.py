@@ -75,7 +75,7 @@ def _head(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
 
 def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]:
     yield from _title("What happened")
-    yield from _wrapped("  ", sentence(str(body["reason"])))
+    yield from _wrapped("  ", sentence(f"{str(body['says']).rstrip('.')}. {body['next']}".strip()))
     where = _list(account.get("ran_on", ()))
     if body["kind"] == "by_hand":  # nobody is accused of anything
         yield from _row("group", f"{_list(body['groups'])}{f' on {where}' if where else ''}")
@@ -83,6 +83,8 @@ def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[L
         yield from _blamed(body, where)
     if body["victims"]:
         yield from _row("waited", _list(body["victims"]))
+    for rank, seen in body["seen"].items():
+        yield from _row("now", f"{rank}: {seen}")
     for source, seen in body["evidence"].items():
         yield from _row("seen", f"{source}: {seen}")
 
@@ -96,7 +98,7 @@ def _done(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[Line]
     yield from _title("What was done")
     yield from _row("decided by", f"{account.get('decided_by', '?')}: {account.get('why', '?')}")
     for held in account.get("holds", ()):
-        release = f"; released by: {held['release']}" if held.get("release") else ""
+        release = f". {held['release']}" if held.get("release") else ""
         after = f"; then {held['ended_by']}" if held.get("ended_by") else ""
         told = f"{held['guard']} for {_span(held['seconds'])}: {held['reason']}{release}{after}"
         yield from _row("held", told)
@@ -179,11 +181,7 @@ def advice(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[str]
     if outcome == "failed":
         yield f"the eviction failed: end the processes of {_list(body['groups'])} by hand"
     if outcome == "held" and body["state"] != "resolved" and holds:
-        released = holds[-1].get("release")
-        yield f"nobody is evicted while {holds[-1]['guard']} holds: {holds[-1]['reason']}"
-        if released:
-            yield f"what would release it: {released}"
-        yield "a person may: POST /v1/groups/GROUP/evict (docs/read-an-incident.md, the guards)"
+        yield str(body["next"])
     if kind in ("mismatch", "deadlock"):
         yield "a fault of the program, mostly: read the line that the evidence names"
     elif kind == "lighthouse_away":

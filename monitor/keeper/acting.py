@@ -15,7 +15,7 @@ from monitor.chronicle import Chronicle
 from monitor.config import KeeperConfig
 from monitor.evictors import Order
 from monitor.evictors.order import AUTHOR
-from monitor.incident import Incident
+from monitor.incident import Incident, State
 from monitor.keeper.bulkheads import Bulkheads
 from monitor.keeper.docket import Docket
 from monitor.keeper.observed import rungs_for
@@ -81,6 +81,8 @@ class Acting:
         with self._bulkheads.part("offences"):
             self._remember_offences(result, before, snapshot)
         self._audit(snapshot, result, before)
+        for incident in result.changed:
+            _log(incident, before.get(incident.id))
         with self.deciding:
             for decision in result.decisions:
                 self._take(decision, snapshot, epoch)
@@ -102,7 +104,8 @@ class Acting:
                 self._held.pop(decision.incident_id, None)
                 self._decided(decision, snapshot, epoch)
             case Hold():
-                log.info("hold %s (%s): %s", decision.incident_id, decision.guard, decision.reason)
+                told = (decision.incident_id, decision.guard, decision.reason, decision.release)
+                log.warning("nobody is evicted for %s (%s): %s. %s", *told)
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
                 rungs = rungs_for(decision, parts)
                 self._told(parts.store.save_decision(decision, snapshot.now_s, rungs=rungs))
@@ -195,3 +198,20 @@ class Acting:
             self._decided(evict, view.snapshot, epoch, author=author)
             self._carry_out(view.snapshot)
         return incident_id
+
+
+def _log(incident: Incident, before: Incident | None) -> None:
+    """An incident that has fired, is being evicted or is over; who never fired is no news."""
+    state, fired = incident.state, incident.milestones.firing_s is not None
+    if not fired or (before is not None and before.state is state):
+        return
+    match state:
+        case State.FIRING:
+            said = (incident.severity, incident.id, incident.verdict.reason)
+            log.warning("%s incident %s: %s", *said)
+        case State.EVICTING:
+            log.info("%s: %s is being evicted", incident.id, ", ".join(incident.groups))
+        case State.RESOLVED:
+            log.info("%s is over: %s", incident.id, incident.resolution)
+        case State.PENDING:
+            pass

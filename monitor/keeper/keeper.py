@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from monitor.audit.books import Books
 from monitor.config import KeeperConfig
+from monitor.departures import DepartureBook
 from monitor.detectors.verdict import FAULTS
 from monitor.journal.writer import Stats
 from monitor.keeper.acting import Acting
@@ -46,6 +47,7 @@ class Keeper:
         self._docket = self._acting.docket
         self._handover = Handover(parts, self._docket, self._show_stored)
         self._tempos, self._tokens = TempoBook(), TokenBook()
+        self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(parts.config.tick_s), Spent()
         self._tallied: Mapping[GroupName, int] = {}
         self._tick = 0
@@ -215,6 +217,7 @@ class Keeper:
             quarantine_groups=parts.quarantine.groups(),
             hosts=parts.quarantine.records(),
             tempos=tempos,
+            departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tallied,
             books=Books() if parts.auditor is None else parts.auditor.books,

@@ -14,6 +14,7 @@ from monitor.names import IncidentId
 from monitor.policy import Guard
 from monitor.snapshot import EvictionProgress
 from monitor.store import DecisionRow
+from monitor.view import face_of
 
 PASSING: Final = frozenset(
     {
@@ -45,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that a person should know; its text does not change while it stands."""
+    """One thing that a person should know."""
 
     key: str
     """Same thing, same key: nobody is told twice. Of an incident its fingerprint."""
@@ -109,7 +110,7 @@ def notices(known: Known, *, url: str, hold_s: float) -> dict[str, Notice]:
     by_id = {one.id: one for one in known.incidents}
     fired = [one for one in known.incidents if one.state in (State.FIRING, State.EVICTING)]
     for one in sorted(fired, key=lambda i: (i.milestones.first_seen_s, i.id)):
-        notice = _fires(one, url)
+        notice = _fires(one, known, url)
         found.setdefault(notice.key, notice)
         held = _held(one, known, url, hold_s)
         if held is not None:
@@ -121,14 +122,14 @@ def notices(known: Known, *, url: str, hold_s: float) -> dict[str, Notice]:
     return found
 
 
-def _fires(one: Incident, url: str) -> Notice:
+def _fires(one: Incident, known: Known, url: str) -> Notice:
     return Notice(
         key=one.fingerprint,
         event=Event.INCIDENT,
         incident_id=one.id,
         severity=one.severity.value,
         title=f"{', '.join(one.culprits[:8]) or 'lightkeeper'}: {one.kind.replace('_', ' ')}",
-        text=one.verdict.reason,
+        text=str(face_of(one, known.decisions.get(one.id, ()), one.last_seen_s)),
         since_s=one.milestones.firing_s or one.milestones.first_seen_s,
         labels=_labels(one),
         url=page_of(url, one.id),
@@ -149,19 +150,14 @@ def _held(one: Incident, known: Known, url: str, hold_s: float) -> Notice | None
         event=Event.HELD,
         incident_id=one.id,
         severity=max(one.severity.value, "warning", key=LOUDNESS.index),
-        title=f"{', '.join(one.groups) or 'lightkeeper'}: nobody is evicted ({row.guard}), "
+        title=f"{', '.join(one.groups) or 'lightkeeper'}: nobody is evicted, "
         "a person has to decide",
-        text=f"{row.reason}{_released_by(row)}. {one.verdict.reason}",
+        text=str(face_of(one, rows, one.last_seen_s)),
         since_s=row.at_s,
         labels={**_labels(one), "guard": str(row.guard)},
         url=page_of(url, one.id),
         incident=_facts(one),
     )
-
-
-def _released_by(row: DecisionRow) -> str:
-    release = row.body.get("release")
-    return f" (released by: {release})" if release else ""
 
 
 def _failed(

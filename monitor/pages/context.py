@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from monitor.incident import Incident, State
 from monitor.names import RankName
 from monitor.pages.states import states_of
 from monitor.pages.wording import path_of
 from monitor.snapshot import Observation
 from monitor.store import QuarantineEvent
-from monitor.view import View
+from monitor.view import Face, View, face_of
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
@@ -63,8 +64,17 @@ class Context:
     """Of the group or host of this page, newest first."""
     states: Mapping[RankName, str] = field(init=False)
     """Of every rank."""
+    faces: tuple[tuple[Incident, Face], ...] = field(init=False)
+    """Open incidents in words, those that name somebody first, then the oldest."""
 
     def __post_init__(self) -> None:
+        view = self.view
+        opened = sorted(
+            (one for one in view.incidents if one.open),
+            key=lambda one: (one.state is State.PENDING, one.milestones.first_seen_s, one.id),
+        )
+        told = ((o, face_of(o, view.decisions.get(o.id, ()), self.now_s)) for o in opened)
+        object.__setattr__(self, "faces", tuple(told))
         object.__setattr__(self, "states", states_of(self.view))
 
     @property

@@ -10,7 +10,7 @@ from monitor.pages.frame import Frame, frame
 from monitor.pages.grid import grid, items
 from monitor.pages.lists import incidents, quarantine
 from monitor.pages.policy import policy
-from monitor.pages.pulse import facts_of, figures, headline, legend, pulse
+from monitor.pages.pulse import condition, facts_of, figures, headline, legend, pulse
 from monitor.pages.tree import el
 
 
@@ -22,7 +22,8 @@ def fleet_page(context: Context) -> Frame:
         str(facts["headline"]),
         (banners(context),),
         (
-            el("div", el("h1", "Fleet"), headline(context, seen), figures(context, seen),
+            el("div", el("h1", "Fleet"), headline(context, seen),
+               condition(context, seen), figures(context, seen),
                id="pulse", class_="pulse"),
             attention(context),
             incidents(context),

@@ -69,6 +69,7 @@ def grid(context: Context, legend: Node) -> Node:
         "Hosts" if by_host else "Replica groups",
         el("div", legend, finding, switch, class_="tools"),
         None if context.states else nothing(
+            "No rank is left: what ran here has ended." if context.view.departures else
             "No rank has registered yet. Start ranks with LIGHTKEEPER_MONITOR set to this "
             "monitor's address."
         ),

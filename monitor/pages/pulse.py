@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from monitor.detectors.verdict import Severity
 from monitor.pages.context import Context
 from monitor.pages.states import LOOKS, SICK, chip
 from monitor.pages.tree import Node, el
-from monitor.pages.wording import NONE, span, whole
-from monitor.reports.wording import counted
+from monitor.pages.wording import NONE, ago, path_of, span, whole
+from monitor.reports.wording import counted, sentence
 from monitor.snapshot import LighthouseView
+from monitor.view import Ended, ended_of, warnings_of
 
 _STILL_S: Final = 15.0
 _HELD_S: Final = 3.0
@@ -23,6 +25,8 @@ where an open incident says that somebody holds it up."""
 _LATE_S: Final = 2.0
 _LATE_STEPS: Final = 3.0
 """The same for a commit that is late, which is not said to be well."""
+_FACES: Final = 5
+"""Open incidents that are spelt out at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class Pulse:
     held: bool
     """Whether one of them says that somebody stands still."""
     evicting: tuple[str, ...]
+    usual_s: float | None = None
+    """Seconds that a commit usually takes."""
+    ended: Ended | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def still(self) -> bool:
@@ -79,6 +87,9 @@ def pulse(context: Context) -> Pulse:
         open_incidents=sum(one.open for one in view.incidents),
         held=any(one.open and one.verdict.stops for one in view.incidents),
         evicting=tuple(sorted(view.evicting)),
+        usual_s=view.spent.usual_s,
+        ended=ended_of(view),
+        warnings=warnings_of(view),
     )
 
 
@@ -89,9 +100,15 @@ def headline(context: Context, seen: Pulse) -> Node:
 
 
 def _said(context: Context, seen: Pulse) -> tuple[str, str]:
+    if seen.ended is not None:
+        return (
+            ("idle", "The job has finished") if seen.ended.clean else ("bad", "The job has ended")
+        )
     if not context.states:
         return "start", "Waiting for ranks"
     doing = "Not training" if seen.still else "Training"
+    if seen.still and not seen.open_incidents:
+        return "bad", "Stalling, verdict pending"
     if seen.commit_age_s is None:
         doing = "No steps are reported" if seen.step is None else "No commit seen yet"
     tone, text = next(_troubles(context, seen), ("", ""))
@@ -115,12 +132,34 @@ def _troubles(context: Context, seen: Pulse) -> Iterator[tuple[str, str]]:
         yield "away", f"{counted(unknown, 'kind')} of fault unknown"
     if seen.late and not seen.still:
         yield "wait", "the next commit is late"
+    if seen.warnings:
+        yield "wait", counted(len(seen.warnings), "warning")
+
+
+def condition(context: Context, seen: Pulse) -> Node:
+    """What the headline rests on: each open incident and each warning in a sentence."""
+    told: list[tuple[str, str, Node | str]] = []
+    if seen.ended is not None:
+        told.append(("ended", "bad", f"{ago(context.now_s - seen.ended.at_s)}: {seen.ended.says}"))
+    elif seen.late or seen.still:
+        usual = "" if seen.usual_s is None else f" ({seen.usual_s:.3g} s is usual)"
+        pending = "" if seen.open_incidents else ", verdict pending"
+        told.append(("late", "wait", f"No commit for {span(seen.commit_age_s)}{usual}{pending}"))
+    for one, face in context.faces[:_FACES]:
+        tone = "wait" if one.severity is not Severity.CRITICAL else "bad"
+        linked = el("a", sentence(face.says), href=path_of("incidents", one.id))
+        told.append((one.id, tone, el("span", linked, f". {face.next}" if face.next else "")))
+    if len(context.faces) > _FACES:
+        told.append(("more", "wait", f"And {len(context.faces) - _FACES:,} more, below"))
+    told += [(text, "wait", sentence(text)) for text in seen.warnings]
+    inside = (el("li", text, class_=tone, data_key=key) for key, tone, text in told)
+    return el("ul", *inside, id="condition", class_="condition", hidden=not told)
 
 
 def figures(context: Context, seen: Pulse) -> Node:
     """Step, pace, last commit, quorum, groups, ranks."""
     quorum, members = _quorum(context)
-    pace = NONE if not seen.step_s else f"{1 / seen.step_s:.2f}"
+    pace = NONE if not seen.step_s or seen.still or seen.ended else f"{1 / seen.step_s:.2f}"
     pairs = [
         ("step", whole(seen.step)),
         ("steps a second", pace),
@@ -169,4 +208,5 @@ def facts_of(context: Context, seen: Pulse) -> dict[str, Any]:
         "ranks": {state: seen.states[state] for state in LOOKS if seen.states[state]},
         "evicting": list(seen.evicting),
         "open_incidents": seen.open_incidents,
+        "warnings": list(seen.warnings),
     }

@@ -9,7 +9,7 @@ from monitor.pages.banners import banners
 from monitor.pages.context import Context
 from monitor.pages.frame import Frame, frame
 from monitor.pages.lists import concerning
-from monitor.pages.ranks import PAGES, doing, how_to_read, links, loss_of, pace, trouble
+from monitor.pages.ranks import PAGES, doing, how_to_read, links, loss_of, pace
 from monitor.pages.states import LOOKS, UNKNOWN, chip
 from monitor.pages.table import Cell, facts, nothing, section, table
 from monitor.pages.tree import Node, el
@@ -17,6 +17,7 @@ from monitor.pages.wording import NONE, path_of, span, whole
 from monitor.reports.incident_pieces import plain
 from monitor.reports.wording import sentence
 from monitor.snapshot import Observation
+from monitor.view import trouble_of
 from worker_server.wire import StateReport, StepState
 
 _LETTERS = {
@@ -52,7 +53,7 @@ def rank_page(context: Context) -> Frame:
 def _about(context: Context, seen: Observation | None) -> Iterator[Node]:
     if seen is None:
         return
-    said = trouble(seen)
+    said = trouble_of(seen)
     state = context.states[seen.rank]
     yield el("p", sentence(said) if said else sentence(LOOKS[state].meaning),
              class_="trouble" if said else "meta")  # fmt: skip

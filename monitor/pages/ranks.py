@@ -12,7 +12,8 @@ from monitor.pages.table import Cell, table
 from monitor.pages.tree import Node, el
 from monitor.pages.wording import NONE, path_of, span, whole
 from monitor.reports.wording import sentence
-from monitor.snapshot import Observation, Unreachable
+from monitor.snapshot import Observation
+from monitor.view import trouble_of
 
 PAGES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
 _FEW: Final = ("state", "flight_recorder", "stacks")
@@ -67,25 +68,6 @@ def doing(seen: Observation) -> str:
     return f"{step.phase} for {span(step.phase_age_s)}"
 
 
-def trouble(seen: Observation) -> str:
-    """What is wrong with it, by its own account or its silence; empty: nothing is known."""
-    if isinstance(seen.outcome, Unreachable):
-        return f"{seen.outcome.reason}: {seen.outcome.detail}"
-    process = seen.outcome.process
-    if not process.alive:
-        how = process.exit_signal or (
-            None if process.exit_code is None else f"exit code {process.exit_code}"
-        )
-        ended = f"ended {span(process.dead_age_s)} ago"
-        return f"{ended} ({how})" if how else ended
-    if process.stopped:
-        return f"its process is stopped ({process.state})"
-    step = seen.outcome.step
-    if step is not None and not step.loss_finite:
-        return "its loss is not finite"
-    return "this attempt has failed" if step is not None and step.errored else ""
-
-
 def pace(context: Context, seen: Observation) -> tuple[str, str, str]:
     """Seconds a step, busy and waiting."""
     tempo = context.view.tempos.get(seen.rank)
@@ -104,7 +86,7 @@ def loss_of(seen: Observation) -> str:
 def line(context: Context, seen: Observation) -> Node:
     """A rank in the card of its group or host."""
     step_s, busy, _ = pace(context, seen)
-    said, loss = trouble(seen), loss_of(seen)
+    said, loss = trouble_of(seen), loss_of(seen)
     more = [] if step_s == NONE else [f"{step_s}/step, busy {busy}"]
     if loss != NONE:
         more.append(f"loss {loss}")
@@ -143,6 +125,6 @@ def _row(context: Context, seen: Observation) -> tuple[Cell, ...]:
         whole(None if step is None else step.commits),
         *pace(context, seen),
         loss_of(seen),
-        sentence(trouble(seen)),
+        sentence(trouble_of(seen)),
         links(context, seen.rank),
     )

@@ -40,6 +40,8 @@ class Spent:
     effective_s: float = 0.0
     ineffective_s: Mapping[str, float] = field(default_factory=dict)
     """By cause."""
+    usual_s: float | None = None
+    """Seconds that a commit usually takes; None until that is known."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class RankSeconds:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
         self._forget(stands)
-        return Spent(self._effective_s, dict(self._lost_s))
+        return Spent(self._effective_s, dict(self._lost_s), self._usual.commit_s)
 
     def _forget(self, stands: Situation) -> None:
         since_s = self._now_s - _AWAY_S

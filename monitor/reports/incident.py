@@ -79,7 +79,7 @@ def _story(body: Mapping[str, Any], now_s: float, stacks: Stacks) -> str:
         live = "over"
     return element(
         "section",
-        words("h1", title(body)),
+        words("h1", sentence(str(body["says"]))),
         element(
             "p",
             chip(body["state"]), " ", chip(body["severity"]), " ",
@@ -87,6 +87,7 @@ def _story(body: Mapping[str, Any], now_s: float, stacks: Stacks) -> str:
                     f"{utc(body['milestones']['first_seen_s'])}"),
             class_="meta",
         ),
+        words("p", str(body["next"]), class_="sentence") if live == "open" else "",
         words("p", sentence_of(body), class_="sentence"),
         element("dl", *(_fact(one.name, one.word, one.more, one.tone)
                         for one in facts(body, now_s)), class_="five"),
@@ -128,7 +129,6 @@ def _course(body: Mapping[str, Any], now_s: float) -> str:
 
 def _who(body: Mapping[str, Any]) -> Iterator[str]:
     account, culprits = body["account"], body["culprits"]
-    yield words("p", sentence(str(body["reason"])), class_="reason")
     facts_of: list[tuple[str, str]] = [
         ("culprits", _links(culprits, rank_link, _CULPRITS) or "nobody is accused"),
         ("their groups", _links(body["groups"], group_link, _GROUPS)),
@@ -137,6 +137,9 @@ def _who(body: Mapping[str, Any]) -> Iterator[str]:
     ]
     if culprits:
         facts_of.append(("confidence", escaped(body["confidence"])))
+    facts_of += [
+        (escaped(f"{rank} now", 200), escaped(told)) for rank, told in body["seen"].items()
+    ]
     seen = list(body["evidence"].items())
     facts_of += [(escaped(name, 200), escaped(_dated(told))) for name, told in seen[:_FACTS]]
     if len(seen) > _FACTS:

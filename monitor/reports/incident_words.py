@@ -91,7 +91,7 @@ def _many(did: str) -> str:
 
 
 def sentence_of(body: Mapping[str, Any]) -> str:
-    """The whole incident in one sentence."""
+    """The whole incident in one sentence: who where since when, what was done, is it over."""
     hosts = body["account"]["ran_on"]
     where = f" (on {_names(hosts)})" if hosts else ""
     open_ = body["state"] != "resolved"
@@ -156,8 +156,7 @@ def _done(body: Mapping[str, Any]) -> str:
         case "observed":
             return f"in observe mode nobody was evicted ({groups} would have been)"
         case "held" if holds:
-            reason = clean(holds[-1]["reason"], 160)
-            return f"nobody was evicted: the guard '{plain(holds[-1]['guard'])}' held ({reason})"
+            return f"nobody was evicted: {clean(holds[-1]['reason'], 160)}"
     return "nobody was evicted"
 
 
@@ -197,9 +196,10 @@ def _unseen(body: Mapping[str, Any]) -> Fact:
 
 
 def _still(body: Mapping[str, Any]) -> Fact:
-    waits = counted(len(body["victims"]), "rank")
+    waiting = len(body["waiting"])
     if body["severity"] == "critical":
-        told = f"the job stands, {waits} wait" if body["victims"] else "the job stands"
+        waits = f"{counted(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'}"
+        told = f"the job stands, {waits}" if waiting else "the job stands"
         return Fact("training", "no", told, "bad")
     return Fact("training", "yes, disturbed", "the job goes on, slower or at a risk", "wait")
 

@@ -84,21 +84,42 @@ def answers_to_json(asked: Asked) -> dict[str, Any]:
 
 
 def training(fleet: Fleet) -> Answer:
-    """Whether anybody commits steps."""
-    about, step_s = "training", fleet.median_step_s
+    """Whether anybody commits steps, and whether anything is wrong with that."""
+    about, step_s, ended = "training", fleet.median_step_s, fleet.body["ended"]
     ages = [one.commit_age_s for one in fleet.ranks if one.commit_age_s is not None]
     step = max((one.step for one in fleet.ranks if one.step is not None), default=None)
-    facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None)}
+    warnings = tuple(clean(str(one), 300) for one in fleet.body["warnings"])
+    facts = {"step": step, "step_s": step_s, "commit_age_s": min(ages, default=None),
+             "warnings": list(warnings), "ended": ended}  # fmt: skip
+    if ended is not None:
+        word, style = ("finished", "green") if ended["clean"] else ("ended", "bold red")
+        ago = age(max(0.0, fleet.now_s - ended["at_s"]))
+        return Answer(about, word, style, clean(f"{ago} ago: {ended['says']}", 400), facts=facts)
     if not fleet.ranks:
         return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
     if not ages:
-        return Answer(about, "starting", "blue", "nobody has committed a step yet", facts=facts)
-    quiet_s = min(ages)
+        return Answer(about, "starting", "blue", "nobody has committed a step yet", warnings, facts)
+    if min(ages) > _limit_s(fleet):
+        return _standing(fleet, min(ages), warnings, facts)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
-    if quiet_s > _limit_s(fleet):
-        text = f"no commit for {age(quiet_s)} (step {step}{pace})"
-        return Answer(about, "no", "bold red", text, facts=facts)
-    return Answer(about, "yes", "green", f"step {step}{pace}{_quorum(fleet)}", facts=facts)
+    text = f"step {step}{pace}{_quorum(fleet)}"
+    if any(one.health == "late" for one in fleet.ranks):
+        warnings = (f"the next commit is late: none for {age(min(ages))}", *warnings)
+    if warnings or any(one["state"] != "resolved" for one in fleet.incidents):
+        return Answer(about, "disturbed", "yellow", text, warnings, facts)
+    return Answer(about, "yes", "green", text, facts=facts)
+
+
+def _standing(
+    fleet: Fleet, quiet_s: float, warnings: tuple[str, ...], facts: Mapping[str, Any]
+) -> Answer:
+    """Nobody commits: for a fault that is known, or that is still being looked for."""
+    usual_s = fleet.body["usual_step_s"]
+    usual = "" if usual_s is None else f", {usual_s:.3g} s a step is usual"
+    text = f"no commit for {age(quiet_s)} (step {facts['step']}{usual})"
+    if fleet.incidents:
+        return Answer("training", "no", "bold red", text, warnings, facts)
+    return Answer("training", "stalling", "bold red", f"{text}: verdict pending", warnings, facts)
 
 
 def _limit_s(fleet: Fleet) -> float:
@@ -127,26 +148,33 @@ def _quorum(fleet: Fleet) -> str:
 
 
 def held_back(fleet: Fleet) -> Answer:
-    """Whom the open incidents name."""
+    """Whom the open incidents name: never who waits for another of them."""
     about = "held back by"
-    told = [one for one in fleet.incidents if one["state"] != "pending"]
-    doubted = [one for one in fleet.incidents if one["state"] == "pending"]
+    oldest = sorted(fleet.incidents, key=lambda one: float(one["since_s"]))
+    told = [one for one in oldest if one["state"] != "pending"]
+    doubted = [one for one in oldest if one["state"] == "pending"]
     facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
     if told:
         return Answer(about, "named", "bold red", _named(told), tuple(_reasons(told)), facts)
     if doubted:
         text = f"{_named(doubted)}: not sure yet"
         return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
+    if training(fleet).word == "stalling":
+        return Answer(about, "unknown", "yellow", "nobody is named yet", (), facts)
     return Answer(about, "nobody", "green", _busiest(fleet), (), facts)
 
 
 def _brief(one: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("id", "kind", "state", "severity", "culprits", "groups", "since_s", "reason")
+    kept = ("id", "kind", "state", "severity", "culprits", "groups", "since_s", "reason",
+            "says", "next")  # fmt: skip
     return {name: one[name] for name in kept}
 
 
 def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(name for one in incidents for name in one["culprits"]))
+    names: list[str] = []
+    for at, one in enumerate(incidents):
+        waits = {victim for earlier in incidents[:at] for victim in earlier["victims"]}
+        names += [name for name in one["culprits"] if name not in waits and name not in names]
     kinds = list(dict.fromkeys(str(one["kind"]) for one in incidents))
     who = listed(names, _SHOWN) if names else "nobody can be named"
     return f"{who} ({listed(kinds, _SHOWN)})"
@@ -154,7 +182,8 @@ def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
 
 def _reasons(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for one in incidents[:_SHOWN]:
-        yield clean(f"{one['severity']}, {one['state']}: {one['reason']} ({one['id']})", 400)
+        then = f". {one['next']}" if one["next"] else ""
+        yield clean(f"{one['severity']}, {one['state']}: {one['says']}{then} ({one['id']})", 800)
     if len(incidents) > _SHOWN:
         yield f"and {len(incidents) - _SHOWN:,} more: lightkeeper incidents"
 
@@ -187,7 +216,7 @@ def keeper(asked: Asked) -> Answer:
         "quarantined_hosts": hosts,
         "quarantined_groups": groups,
     }
-    more = (*_done(asked.fleet, evicted), *_held(asked.fleet), *_refused(hosts, groups))
+    more = (*_done(asked.fleet, evicted), *_refused(hosts, groups))
     return Answer("keeper", word, style, text, more, facts)
 
 
@@ -225,14 +254,6 @@ def _done(fleet: Fleet, evicted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _asked_s(one: Mapping[str, Any]) -> float:
     eviction = one.get("eviction")
     return float(eviction["asked_s"] if eviction else one["last_seen_s"])
-
-
-def _held(fleet: Fleet) -> Iterator[str]:
-    held = [one for one in fleet.incidents if (one.get("account") or {}).get("outcome") == "held"]
-    for one in held[:_SHOWN]:
-        holds = one["account"]["holds"]
-        if holds:
-            yield clean(f"holds back: {holds[-1]['guard']}: {holds[-1]['reason']}", 300)
 
 
 def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
@@ -280,7 +301,7 @@ def _doubts(asked: Asked) -> Iterator[str]:
     lighthouse = body["lighthouse"]
     if not lighthouse["up"] and lighthouse["reason"] != NO_LIGHTHOUSE:
         yield f"Lighthouse away: {lighthouse['reason']}"
-    silent = [one.name for one in fleet.ranks if one.trouble]
+    silent = [one.name for one in fleet.ranks if one.silent]
     if silent:
         share = f"{len(silent):,} of {counted(len(fleet.ranks), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"

@@ -50,7 +50,7 @@ def incident_facts(incidents: Sequence[Mapping[str, Any]]) -> dict[str, Fact]:
         f"incident:{one['id']}": Fact(
             f"incident:{word(clean(str(one['id'])))}",
             str(one["state"]),
-            clean(f"{one['severity']}: {one['reason']}", 400),
+            clean(f"{one['severity']}: {one['says']}", 400),
         )
         for one in incidents
     }

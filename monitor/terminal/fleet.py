@@ -38,7 +38,9 @@ class Rank:
     pid: int | None
     url: str
     trouble: str
-    """Why it cannot be reached; empty when it can."""
+    """What is wrong with it, or why it cannot be reached; empty: nothing is known."""
+    silent: bool
+    """Whether it does not answer."""
 
     @property
     def wait_s(self) -> float | None:
@@ -61,6 +63,8 @@ class Group:
     in_quorum: bool | None
     size: int
     heartbeat_age_s: float | None
+    launched_as: str | None = None
+    """What its launcher calls it, where that is another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +129,13 @@ def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
             in_quorum=one["in_quorum"],
             size=len(one["ranks"]),
             heartbeat_age_s=one["heartbeat_age_s"],
+            launched_as=None if (told := one.get("launched_as")) is None else _name(told),
         )
         for one in rows
     )
 
 
 def _rank(one: Mapping[str, Any]) -> Rank:
-    away = one["unreachable"]
     phase = one["phase"]
     return Rank(
         name=_name(one["rank"]),
@@ -150,7 +154,8 @@ def _rank(one: Mapping[str, Any]) -> Rank:
         participants=one["participants"],
         pid=one["pid"],
         url=_name(one["url"]),
-        trouble="" if away is None else clean(f"{away['reason']}: {away['detail']}", 300),
+        trouble=clean(str(one["trouble"]), 300),
+        silent=one["unreachable"] is not None,
     )
 
 

@@ -44,5 +44,5 @@ def _cells(one: Mapping[str, Any]) -> list[Cell]:
         (word(clean(str(one["kind"]))), ""),
         (listed(one["culprits"], 2) or "-", ""),
         (word(account.get("outcome")), ""),
-        (clean(str(one["reason"]), 300) or "-", ""),
+        (clean(str(one["says"]), 300) or "-", ""),
     ]

@@ -174,7 +174,7 @@ def rank_cells(one: Rank, *, wide: bool) -> list[Cell]:
 def group_cells(one: Group) -> list[Cell]:
     """One group."""
     return [
-        (word(one.name), ""),
+        (word(one.name if one.launched_as is None else f"{one.name} ({one.launched_as})"), ""),
         health_cell(one.health),
         (word(one.host), ""),
         (word(one.size), ""),

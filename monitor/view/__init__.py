@@ -5,6 +5,8 @@ Belongs here: the value (`view`) and its forms for programs (`fleet`, `incidents
 people (`words`). Not here: routes (app), and what an incident cost (audit).
 """
 
+from monitor.view.condition import Ended, ended_of, warnings_of
+from monitor.view.face import Face, face_of
 from monitor.view.fleet import (
     degraded,
     groups_to_json,
@@ -16,6 +18,7 @@ from monitor.view.fleet import (
 from monitor.view.hosts import entry_to_json, event_to_json, host_to_json
 from monitor.view.incidents import case_of, decision_to_json, incident_json
 from monitor.view.places import bundle_url
+from monitor.view.ranks import trouble_of
 from monitor.view.view import (
     SCHEMA,
     BundleView,
@@ -28,6 +31,8 @@ from monitor.view.view import (
 __all__ = [
     "SCHEMA",
     "BundleView",
+    "Ended",
+    "Face",
     "GroupView",
     "NotPossible",
     "View",
@@ -35,8 +40,10 @@ __all__ = [
     "case_of",
     "decision_to_json",
     "degraded",
+    "ended_of",
     "entry_to_json",
     "event_to_json",
+    "face_of",
     "groups_of",
     "groups_to_json",
     "host_to_json",
@@ -45,4 +52,6 @@ __all__ = [
     "ranks_to_json",
     "self_health_to_json",
     "snapshot_to_json",
+    "trouble_of",
+    "warnings_of",
 ]

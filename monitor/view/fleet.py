@@ -7,9 +7,11 @@ from typing import Any
 
 from monitor.names import group_of_replica
 from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Unreachable
+from monitor.view.condition import ended_of, warnings_of
 from monitor.view.hosts import entry_to_json
 from monitor.view.incidents import incident_json
 from monitor.view.numbers import finite
+from monitor.view.ranks import trouble_of
 from monitor.view.view import SCHEMA, View, groups_of
 
 
@@ -25,6 +27,9 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
         "maintenance": _maintenance(view),
         "troubles": list(view.troubles),
+        "warnings": list(warnings_of(view)),
+        "ended": None if (ended := ended_of(view)) is None else asdict(ended),
+        "usual_step_s": finite(view.spent.usual_s),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())
         ],
@@ -98,6 +103,7 @@ def groups_to_json(view: View) -> list[dict[str, Any]]:
             "host": one.host,
             "replica_id": one.replica_id,
             "in_quorum": one.in_quorum,
+            "launched_as": one.launched_as,
             "ranks": list(one.ranks),
             "health": one.health,
             "step": one.step,
@@ -139,6 +145,7 @@ def _rank_json(view: View, seen: Observation) -> dict[str, Any]:
         "loss": None if step is None else finite(step.loss),
         "step_s": None if tempo is None else round(tempo.step_s, 4),
         "busy_s": None if tempo is None else round(tempo.busy_s, 4),
+        "trouble": trouble_of(seen),
         "unreachable": None
         if away is None
         else {"reason": str(away.reason), "detail": away.detail},

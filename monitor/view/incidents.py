@@ -9,9 +9,12 @@ from monitor.audit.account import account, account_to_json
 from monitor.audit.case import Case
 from monitor.incident import Incident
 from monitor.names import IncidentId
+from monitor.pipeline import RankHealth
 from monitor.store import DecisionRow, eviction_to_json
+from monitor.view.face import face_of
 from monitor.view.numbers import finite
 from monitor.view.places import bundle_url
+from monitor.view.ranks import trouble_of
 from monitor.view.view import View
 
 
@@ -24,7 +27,9 @@ def case_of(view: View, incident: Incident) -> Case:
 def incident_json(view: View, incident: Incident) -> dict[str, Any]:
     """One incident for a reader: its story, what was decided, and how the eviction went."""
     verdict, case = incident.verdict, case_of(view, incident)
-    eviction = view.evictions.get(incident.id)
+    eviction, now_s = view.evictions.get(incident.id), view.snapshot.now_s
+    face = face_of(incident, view.decisions.get(incident.id, ()), now_s)
+    health = view.result.rank_health
     return {
         "id": incident.id,
         "kind": str(incident.kind),
@@ -34,6 +39,17 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "groups": list(incident.groups),
         "replica_ids": list(incident.replica_ids),
         "reason": verdict.reason,
+        "says": face.says,
+        "next": face.next,
+        "for_s": max(0.0, now_s - verdict.since_s) if incident.open else None,
+        "waiting": [
+            r for r in verdict.victims if health.get(r) in (RankHealth.WAITING, RankHealth.LATE)
+        ],
+        "seen": {
+            seen.rank: told
+            for seen in view.snapshot.observations
+            if seen.rank in incident.culprits and (told := trouble_of(seen))
+        },
         "confidence": str(verdict.confidence),
         "evidence": dict(verdict.evidence),
         "victims": list(verdict.victims),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.audit.books import Books
+from monitor.departures import Departure
 from monitor.incident import Incident
 from monitor.lease import Standing
 from monitor.lighthouse_log import LighthouseRecord
@@ -74,6 +75,8 @@ class View:
     quarantine_groups: tuple[QuarantineEntry, ...] = ()
     hosts: Mapping[Host, HostRecord] = field(default_factory=dict)
     """The record of every host of which anything is known."""
+    departures: tuple[Departure, ...] = ()
+    """Ranks that were here and are registered no more."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
     """Rank-seconds that trained, and the others by cause."""
@@ -104,6 +107,8 @@ class GroupView:
     step: int | None
     commits: int | None
     heartbeat_age_s: float | None
+    launched_as: GroupName | None = None
+    """What its launcher calls it, where that is another name."""
 
 
 def groups_of(view: View) -> tuple[GroupView, ...]:
@@ -161,6 +166,9 @@ def _group(
         step=max((step.step for step in steps), default=None),
         commits=max((step.commits for step in steps), default=None),
         heartbeat_age_s=age_s,
+        launched_as=next(
+            (one.identity.launched_as for one in seen if one.identity.launched_as), None
+        ),
     )
 
 

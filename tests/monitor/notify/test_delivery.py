@@ -103,7 +103,7 @@ def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver: Receive
     bench.sent("webhook", 2)
     body = receiver.bodies[-1]
     assert (body["event"], body["labels"]["guard"]) == ("held", "unsure")
-    assert body["title"] == "rg_1: nobody is evicted (unsure), a person has to decide"
+    assert body["title"] == "rg_1: nobody is evicted, a person has to decide"
     bench.tell(one)  # the guard is lifted for a moment
     bench.tell(one, decisions=held(one))
     bench.tell(over(one))

@@ -92,7 +92,7 @@ def test_a_fleet_by_host_has_a_cell_for_each_host() -> None:
     [
         (0.6, "Training, all 8 ranks well"),
         (5.4, "Training, the next commit is late"),
-        (60.0, "Not training"),
+        (60.0, "Stalling, verdict pending"),
     ],
 )
 def test_who_has_not_committed_for_long_is_not_said_to_train(age_s: float, said: str) -> None:

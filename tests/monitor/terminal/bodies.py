@@ -19,7 +19,8 @@ def rank(group: str, number: int, **more: Any) -> dict[str, Any]:
         "pid": 100 + number, "incarnation": "one", "place": {}, "url": f"http://10.0.0.{number}:4000",
         "health": "healthy", "process_state": "S", "phase": "forward", "phase_age_s": 0.1,
         "step": 120, "commits": 118, "last_commit_age_s": 0.3, "quorum_id": 4, "participants": 2,
-        "loss": 2.25, "step_s": 0.5, "busy_s": 0.4, "unreachable": None, **more,
+        "loss": 2.25, "step_s": 0.5, "busy_s": 0.4, "unreachable": None,
+        "trouble": "", **more,
     }  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def group(name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:
     return {
         "group": name, "host": f"node{name[3:]}", "replica_id": f"{name}:a", "in_quorum": True,
         "ranks": [f"{name}.{number}" for number in range(ranks)], "health": "healthy", "step": 120,
-        "commits": 118, "heartbeat_age_s": 0.1, "eviction": None, **more,
+        "commits": 118, "heartbeat_age_s": 0.1, "eviction": None, "launched_as": None, **more,
     }  # fmt: skip
 
 
@@ -35,7 +36,9 @@ def incident(name: str = "not_entered-rg_1.1-7", **more: Any) -> dict[str, Any]:
     return {
         "id": name, "kind": "not_entered", "state": "firing", "severity": "critical",
         "culprits": ["rg_1.1"], "groups": ["rg_1"], "since_s": NOW_S - 20,
-        "reason": "rg_1.1 stands still in 'data'", "last_seen_s": NOW_S, "bundle": None,
+        "reason": "rg_1.1 stands still in 'data'", "says": "rg_1.1 stands still in 'data'",
+        "next": "rg_1 is being evicted", "seen": {}, "waiting": ["rg_0.0"],
+        "last_seen_s": NOW_S, "bundle": None,
         "victims": ["rg_0.0"], "milestones": {"first_seen_s": NOW_S - 15}, "eviction": None,
         "account": {"outcome": "open", "holds": [], "back_on": []}, **more,
     }  # fmt: skip
@@ -53,6 +56,7 @@ def snapshot(**more: Any) -> dict[str, Any]:
         },
         "groups": [group("rg_0"), group("rg_1")],
         "ranks": [rank(one, number) for one in ("rg_0", "rg_1") for number in range(2)],
+        "warnings": [], "ended": None, "usual_step_s": None,
         "incidents": [], "quarantine": [], "quarantine_groups": [], **more,
     }  # fmt: skip
 

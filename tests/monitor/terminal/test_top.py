@@ -26,7 +26,7 @@ def test_a_hang_whole() -> None:
 lightkeeper top  HH:MM:SS  no commit for 14s (step 120)
 training no  held back by named  keeper acting  monitor trusted
 4 ranks: 1 stalled 3 waiting   2 groups: 1 evicting 1 waiting
-critical, firing: rg_1.1 stands still in 'data' (not_entered-rg_1.1-7)
+critical, firing: rg_1.1 stands still in 'data'. rg_1 is being evicted (not_entered-rg_1.1-7)
 
 rank    health       host   phase            for    step   s/step     busy     wait  trouble
 rg_1.1  stalled      node1  data             14s     120        -        -        -  -
