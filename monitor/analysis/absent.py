@@ -129,25 +129,31 @@ def _kind(graph: Graph, rank: int, scene: list[Stuck]) -> Fault:
 
 
 def _missing(graph: Graph, kind: Fault, ranks: list[int], scene: tuple[Stuck, ...]) -> Root:
-    job, first = graph.index.job, scene[0]
-    who, has = wording.ranks(job, ranks), wording.verb(ranks, "has", "have")
-    what = wording.collective(graph.index, first)
-    inside = wording.ranks(job, first.inside)
-    waiting = f"{inside} {wording.verb(first.inside, 'waits', 'wait')} in {what}"
+    index, first = graph.index, scene[0]
+    who, has = wording.ranks(index.job, ranks), wording.verb(ranks, "has", "have")
+    what = wording.collective(index, first)
     match kind:
         case Fault.NOT_ENQUEUING:
             reason = (
-                f"{who} {has} finished all that {wording.verb(ranks, 'it', 'they')} launched and "
-                f"launched nothing since, while {waiting} and had launched more."
+                f"{who} {has} launched nothing since {wording.verb(ranks, 'it', 'they')} finished "
+                f"all that {wording.verb(ranks, 'it', 'they')} had launched, and peers launched "
+                f"more: {wording.waiting(index, first, f'in {what}')}."
             )
         case Fault.POINT_TO_POINT:
-            hidden = any(rank in graph.index.hidden for rank in ranks)
+            hidden = any(rank in index.hidden for rank in ranks)
             where = (
                 "in a send or recv that gloo does not record" if hidden else "nowhere to be seen"
             )
-            reason = f"{waiting}, and {who} {wording.verb(ranks, 'is', 'are')} {where}."
+            reason = (
+                f"{who} {wording.verb(ranks, 'is', 'are')} {where}: "
+                f"{wording.waiting(index, first, f'in {what}')}."
+            )
         case _:
-            reason = f"{waiting}, which {who} {has} not entered, nor anything else."
+            reason = (
+                f"{who} {has} not entered {what}, nor anything else: "
+                f"{wording.waiting(index, first)}."
+            )
+    reason += wording.last_call(index, ranks)
     return Root(
         Finding(
             kind=kind,
@@ -168,7 +174,8 @@ def _ahead(graph: Graph, one: Stuck, *, sure: bool) -> Root:
     job = graph.index.job
     reason = (
         f"{wording.ranks(job, one.joined)} alone {wording.verb(one.joined, 'is', 'are')} in "
-        f"{wording.collective(graph.index, one)}, and {wording.ranks(job, one.absent)} finished "
+        f"{wording.collective(graph.index, one)}{wording.site(graph.index, one.row)}, and "
+        f"{wording.ranks(job, one.absent)} finished "
         f"all before it and {wording.verb(one.absent, 'calls', 'call')} nothing more: "
     )
     if sure:

@@ -15,14 +15,14 @@ from monitor.analysis.cycles import cycles
 from monitor.analysis.doubled import doubled
 from monitor.analysis.finding import Analysis, Confidence, Fault, Finding, Wait
 from monitor.analysis.graph import Graph
-from monitor.analysis.lost import moved
+from monitor.analysis.lost import moved, timed_out
 from monitor.analysis.mismatch import mismatch
 from monitor.analysis.order import orders
 from monitor.analysis.root import Root
 from monitor.analysis.sequences import Divergence
 from monitor.analysis.silent import silent
 from monitor.analysis.witness import Witness
-from monitor.flight_recorder.job import NONE, Job
+from monitor.flight_recorder.job import NONE, Job, State
 
 _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE)
 
@@ -33,7 +33,13 @@ def analyse(job: Job) -> Analysis:
     Linear in entries. Nobody is accused where sides tie, where the records do not show one moment
     (a running job), or where a rank that nobody heard of may be the reason.
     """
-    graph = waiting.build(indexing.build(job))
+    index = indexing.build(job)
+    failed = timed_out(index)
+    if failed:
+        state = job.columns["state"].copy()
+        state[failed] = State.FAILED
+        index = indexing.build(replace(job, columns={**job.columns, "state": state}))
+    graph = waiting.build(index)
     calls = calls_of(job)
     witness = Witness(job, calls)
     diverging = sequences.divergences(graph.index, calls, witness)
@@ -158,8 +164,13 @@ def _notes(graph: Graph, *, skewed: bool, found: bool) -> Iterable[str]:
             "Nobody says when the records were taken: those of a job that still runs, "
             "a call apart, can look like a hang."
         )
-    if job.silent:
-        yield f"No record of {wording.ranks(job, job.silent)}."
+    unread = [rank for rank in job.silent if rank not in job.gaps]
+    if unread:
+        yield f"No record of {wording.ranks(job, unread)}."
+    if job.gaps:
+        who = wording.ranks(job, job.gaps).capitalize()
+        left = wording.verb(job.gaps, "it", "them")
+        yield f"{who} left no dump: the numbers of the others' dumps leave {left} out."
     wrapped = [rank for rank, info in job.ranks.items() if info.dropped]
     if wrapped:
         yield f"Older entries of {wording.ranks(job, wrapped)} were overwritten in the buffer."

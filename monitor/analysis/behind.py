@@ -87,11 +87,16 @@ def _gpu_behind(
     scene = _waiting_for(graph, ranks)
     who = wording.ranks(job, ranks)
     what = wording.joined(list(dict.fromkeys(wording.collective(index, one) for one in at))[:3])
-    stopped = wording.verb(ranks, "its GPU stopped", "their GPUs stopped")
+    gpus = f"the {wording.verb(ranks, 'GPU', 'GPUs')} of {who}"
     if trailing is None:
-        came = f"{wording.verb(ranks, 'has', 'have')} not begun {what} on the GPU, and peers have"
+        has = wording.verb(ranks, "has", "have")
+        reason = f"{gpus} {has} not begun {what}, which those of peers have"
     else:
-        came = f"{wording.verb(ranks, 'does', 'do')} not finish {what}, which all peers finished"
+        reason = f"{gpus} stopped in {what}, which those of all peers finished"
+    if scene:
+        reason += (
+            f": {wording.waiting(index, scene[0], f'in {wording.collective(index, scene[0])}')}"
+        )
     evidence = {
         f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, one)}"
         + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
@@ -102,7 +107,7 @@ def _gpu_behind(
         Finding(
             kind=Fault.GPU_BEHIND,
             confidence=Confidence.LIKELY,
-            reason=f"{who} {came}: {stopped} before the others', which wait for it.",
+            reason=f"{reason}.",
             culprits=tuple(ranks),
             victims=victims_of(graph, graph.nodes_of(ranks), ranks),
             group=first.group,
@@ -143,13 +148,11 @@ def _state(graph: Graph, one: Stuck, rank: int) -> State:
 
 
 def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
-    job = graph.index.job
-    who = wording.ranks(job, one.front)
     what = wording.collective(graph.index, one)
-    ended = "all ended it by an error or a timeout" if timed_out else "none gets out"
+    ended = "all of them did" if timed_out else "none gets out"
     reason = (
-        f"{who} {wording.verb(one.front, 'is', 'are')} in {what} and nobody is missing, yet "
-        f"{ended}: a GPU or the network between them; the records cannot tell whose."
+        f"{wording.waiting(graph.index, one, f'in {what}')}, nobody is missing, and {ended}: a GPU "
+        "or the network between them; the records cannot tell whose."
     )
     return _nobodys(
         graph,
@@ -163,8 +166,10 @@ def _stuck_inside(graph: Graph, one: Stuck, *, timed_out: bool) -> Root:
 
 def _transfer(graph: Graph, one: Stuck) -> Root:
     what = wording.collective(graph.index, one)
-    who = wording.ranks(graph.index.job, one.inside)
-    reason = f"{who} are both in {what}, and it does not end; the records cannot tell whose fault."
+    reason = (
+        f"{wording.waiting(graph.index, one, f'in {what}')}: both are there and it does not end; "
+        "the records cannot tell whose fault."
+    )
     between = tuple((rank,) for rank in one.inside)
     return _nobodys(
         graph, one, kind=Fault.POINT_TO_POINT, members=one.inside, between=between, reason=reason

@@ -133,27 +133,29 @@ def _root(
 ) -> Root:
     job = graph.index.job
     scene = tuple(dict.fromkeys(side.stuck for side in sides))
+    blamed = sorted(sides, key=lambda side: not set(side.ranks) & set(culprits))
     said = [
         f"{wording.ranks(job, side.ranks)} {wording.verb(side.ranks, 'is', 'are')} in "
-        f"{wording.collective(graph.index, side.stuck)}"
-        for side in sides[:4]
+        f"{wording.collective(graph.index, side.stuck)}{wording.site(graph.index, side.stuck.row)}"
+        for side in blamed[:4]
     ]
-    reason = f"{wording.joined(said)}, and each waits for the other: "
+    who = wording.ranks(job, culprits) if culprits else ""
+    reason = f"{wording.joined(said)}, and each waits for the other"
     match kind:
         case Fault.POINT_TO_POINT if culprits:
-            end = f"{wording.ranks(job, culprits)} never called that at this place before."
+            reason += f": {who} never called that at this place before."
         case Fault.POINT_TO_POINT:
-            end = "the sends and receives are in an order that cannot work."
+            reason += ": the sends and receives are in an order that cannot work."
         case _ if culprits:
-            end = f"{wording.ranks(job, culprits)} took them in another order than the others."
+            reason += f": {who} took them in another order than the others."
         case _:
-            end = "the records cannot tell whose order is wrong."
+            reason += ": the records cannot tell whose order is wrong."
     involved = {rank for node in nodes if (rank := graph.rank_of(node)) is not None}
     return Root(
         Finding(
             kind=kind,
             confidence=Confidence.LIKELY if culprits else Confidence.UNSURE,
-            reason=reason + end,
+            reason=reason,
             culprits=culprits,
             between=() if culprits else tuple(sorted(side.ranks for side in sides)),
             victims=tuple(sorted((set(graph.reaching(nodes)) | involved) - set(culprits))),
@@ -162,7 +164,7 @@ def _root(
             op=graph.index.op(scene[0].row),
             evidence={
                 wording.collective(graph.index, side.stuck): wording.ranks(job, side.ranks)
-                + (f" at {site}" if (site := graph.index.site(side.stuck.row)) else "")
+                + wording.site(graph.index, side.stuck.row)
                 for side in sides[:8]
             },
         ),

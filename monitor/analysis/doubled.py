@@ -76,9 +76,9 @@ def _root(
     sequence = int(job.columns["seq"][row])
     op, label = index.op(row), job.groups[one.group].label
     reason = (
-        f"{wording.ranks(job, most)} called nothing after {op} {sequence - 1} of {label}, and "
-        f"{wording.ranks(job, ahead)} called it once more, as never at this place before: "
-        "one call too many."
+        f"{wording.ranks(job, ahead)} called {op} {sequence - 1} of {label} once more"
+        f"{wording.site(index, row)}, as never at this place before: one call too many. Nothing "
+        f"after it was called by {wording.ranks(job, most)}."
     )
     return Root(
         Finding(

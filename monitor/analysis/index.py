@@ -32,6 +32,12 @@ broadcasts (two in a row stand in the real records). Lower: a rank that did not 
 one that went on. Higher: the other way round."""
 
 
+COPIED_NS: Final = 7_200_000_000_000
+"""A record that seems to be written so long after the call was copied since, and its date says
+nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
+records of a running job that were copied look like a hang."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transfers:
     """The stream of sends from one rank to another, as one of the two sees it."""
@@ -88,6 +94,21 @@ class Index:
         site = int(self.job.columns["site"][row])
         return None if site == NONE else self.job.sites[site]
 
+    def age_ns(self, row: int) -> int | None:
+        """How long before its record was written an entry was enqueued, where that is known."""
+        taken_ns = self.job.ranks[int(self.job.columns["rank"][row])].taken_ns
+        created_ns = int(self.job.columns["created_ns"][row])
+        if NONE in (taken_ns, created_ns) or taken_ns - created_ns >= COPIED_NS:
+            return None
+        return taken_ns - created_ns
+
+    def stayed_ns(self, row: int) -> int | None:
+        """How long a rank was inside an entry that it left, where that is known."""
+        created_ns, left_ns = (
+            int(self.job.columns[name][row]) for name in ("created_ns", "completed_ns")
+        )
+        return None if NONE in (created_ns, left_ns) else left_ns - created_ns
+
     def head_row(self, rank: int, group: int) -> int:
         """The row of the head of a rank's stream of collectives in a group."""
         columns = self.job.columns
@@ -139,7 +160,7 @@ def build(job: Job) -> Index:
         heads.setdefault(int(columns["rank"][row]), []).append(row)
     front = {rank: streams.front_of(job, rows) for rank, rows in heads.items()}
     hidden = _hidden(job, heads)
-    sync = _sync(job)
+    sync = synchronising(job)
     facts = _Facts(
         job=job,
         enqueued=enqueued,
@@ -182,7 +203,8 @@ def _whole(job: Job) -> frozenset[int]:
     )
 
 
-def _sync(job: Job) -> Bools:
+def synchronising(job: Job) -> Bools:
+    """By row: whether nobody gets out of it before everybody is in."""
     by_payload = np.array([p.op in SYNCHRONISING for p in job.payloads], dtype=np.bool_)
     if not len(job):
         return np.zeros(0, dtype=np.bool_)

@@ -13,10 +13,13 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
     index, job = graph.index, graph.index.job
     op = index.op(one.rows[0])
     what = f"collective {one.sequence} of {job.groups[one.group].label}"
-    said = "; ".join(
+    said = [
         f"{wording.ranks(job, side)} {wording.verb(side, 'calls', 'call')} {text}"
-        for side, text in zip(one.sides[:4], one.said, strict=False)
-    )
+        + wording.site(index, row)
+        for side, text, row in zip(one.sides[:4], one.said, one.rows, strict=False)
+    ]
+    if one.culprits:
+        said = [f"{wording.joined(said[1:])} where {said[0]}"]
     involved = {rank for side in one.sides for rank in side}
     nodes = [
         graph.front_node(number)
@@ -27,7 +30,7 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
     return Finding(
         kind=one.kind,
         confidence=Confidence.LIKELY if one.culprits else Confidence.UNSURE,
-        reason=f"In {what}, {said}: {_end(graph, one)}",
+        reason=f"{wording.joined(said)}, in {what}: {_end(one)}",
         culprits=one.culprits,
         between=() if one.culprits else tuple(sorted(one.sides)),
         victims=tuple(sorted(waiting - set(one.culprits))) if one.culprits else (),
@@ -35,25 +38,24 @@ def mismatch(graph: Graph, one: Divergence) -> Finding:
         sequence=one.sequence,
         op=op,
         evidence={
-            wording.ranks(job, side): text + (f" at {site}" if site and site not in text else "")
+            wording.ranks(job, side): text + wording.site(index, row)
             for side, text, row in zip(one.sides[:8], one.said, one.rows, strict=False)
-            for site in (index.site(row),)
         },
     )
 
 
-def _end(graph: Graph, one: Divergence) -> str:
-    who = wording.ranks(graph.index.job, one.culprits) if one.culprits else ""
+def _end(one: Divergence) -> str:
+    does = wording.verb(one.culprits, "it does", "they do")
     match one.kind:
-        case Fault.SKIPPED:
-            return (
-                f"from there on {who} did what the others do one call later, so it skipped a call."
-            )
-        case Fault.EXTRA:
-            return f"from there on {who} did what the others do one call sooner: one call too many."
         case _ if not one.culprits:
             return "the records cannot tell which of them is wrong."
+        case Fault.SKIPPED:
+            return f"from there on {does} what the others do one call later, so one was left out."
+        case Fault.EXTRA:
+            return f"from there on {does} what the others do one call sooner: one call too many."
         case Fault.SILENT_MISMATCH:
-            return f"nothing hangs, but the numbers are wrong, and it is {who} that differs."
+            return "nothing hangs, but the numbers are wrong."
+        case _ if one.live:
+            return "nobody gets out."
         case _:
-            return f"it is {who} that differs from the majority."
+            return "nobody is inside any more."

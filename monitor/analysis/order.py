@@ -150,10 +150,10 @@ def _root(graph: Graph, one: Inversion) -> Root:
     columns = job.columns
     first, second = (
         f"{index.op(row)} {columns['seq'][row]} of {job.groups[int(columns['group'][row])].label}"
+        + wording.site(index, row)
         for row in one.rows
     )
     wrong, others = wording.ranks(job, one.wrong), wording.ranks(job, one.others)
-    sites = [f" at {site}" if (site := index.site(row)) else "" for row in one.rows]
     return Root(
         Finding(
             kind=Fault.ORDER_INVERSION,
@@ -167,7 +167,7 @@ def _root(graph: Graph, one: Inversion) -> Root:
             sequence=int(columns["seq"][one.rows[0]]),
             op=index.op(one.rows[0]),
             evidence={
-                f"{wrong}, in this order": f"{first}{sites[0]}; {second}{sites[1]}",
+                f"{wrong}, in this order": f"{first}; {second}",
                 **evidence_of(graph, (), one.scene),
             },
         ),

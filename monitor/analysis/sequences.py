@@ -20,7 +20,6 @@ from monitor.analysis.finding import Fault
 from monitor.analysis.habit import Habit
 from monitor.analysis.index import Index
 from monitor.analysis.witness import Witness
-from monitor.flight_recorder.job import State
 from monitor.flight_recorder.semantics import silent
 
 _WINDOW: Final = 32
@@ -192,8 +191,3 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
         for s in theirs
         if s < sequence and (theirs.get(s - 1), theirs[s]) == pair and s + 1 in theirs
     } - {theirs[sequence]}
-
-
-def unfinished(index: Index, row: int) -> bool:
-    """Whether an entry is."""
-    return int(index.job.columns["state"][row]) != State.COMPLETED

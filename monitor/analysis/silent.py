@@ -32,6 +32,16 @@ def _over(graph: Graph, one: Stuck) -> bool:
     return through and graph.index.op(one.row) in SYNCHRONISING
 
 
+def _member(graph: Graph, one: Stuck, rank: int) -> bool:
+    """Whether a rank without a record is known to be in what others wait in.
+
+    Where members are not recorded, so it is when all whose record was read are.
+    """
+    job = graph.index.job
+    members = job.groups[one.group].members
+    return rank in members or (len(members) > 1 and set(members) >= job.ranks.keys())
+
+
 def silent(graph: Graph) -> Iterable[Root]:
     """At most one finding: the silent ranks that others wait for."""
     waiting = [
@@ -43,20 +53,19 @@ def silent(graph: Graph) -> Iterable[Root]:
     if not accused:
         return
     job = graph.index.job
-    sure = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
     scene = tuple(one for one in waiting if set(accused) & set(one.silent))
-    first = scene[0]
-    who = wording.ranks(job, accused)
-    inside = wording.ranks(job, first.inside)
-    reason = (
-        f"{inside} {wording.verb(first.inside, 'waits', 'wait')} in "
-        f"{wording.collective(graph.index, first)}, and of {who} there is no record: "
-        + (
-            f"{wording.verb(accused, 'it is', 'they are')} the only ones missing."
-            if sure
-            else "too many are missing to tell which of them holds up the rest."
-        )
-    )
+    members = set(accused) <= {r for one in scene for r in one.silent if _member(graph, one, r)}
+    few = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
+    sure, first = few and members, scene[0]
+    reason = f"{wording.ranks(job, accused)} left no record, and "
+    if sure:
+        reason += wording.verb(accused, "it is the only one", "they are the only ones") + " missing"
+    elif few:
+        reason += f"nothing tells whether the others wait for {wording.verb(accused, 'it', 'them')}"
+    else:
+        reason += "too many are missing to tell which of them holds up the rest"
+    what = wording.collective(graph.index, first)
+    reason += f": {wording.waiting(graph.index, first, f'in {what}')}."
     yield Root(
         Finding(
             kind=Fault.SILENT,

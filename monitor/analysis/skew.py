@@ -15,19 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from monitor.analysis.graph import Graph, Stuck
-from monitor.analysis.lost import moved
-from monitor.flight_recorder.job import NONE
-
-_YOUNG_NS = 1_000_000_000
-"""Whoever waits for less than a second is not stuck, whatever the records look like. Lower: a
-healthy job that is asked often gets accused. Higher: nothing is lost but that second."""
-
-_COPIED_NS = 7_200_000_000_000
-"""A record that seems to be written so long after the call was copied since, and its date says
-nothing: watchdogs wait 10 to 30 minutes. Lower: a hang with a longer timeout looks undated. Higher:
-records of a running job that were copied look like a hang."""
-_CLOCKS_NS = 10_000_000_000
-"""By so much a file's date and a rank's clock may differ before the date is not believed."""
+from monitor.analysis.lost import CLOCKS_NS, YOUNG_NS, moved
 
 
 def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bool:
@@ -43,7 +31,7 @@ def settled(graph: Graph, scene: Iterable[Stuck], culprits: Iterable[int]) -> bo
 def young(graph: Graph, scene: Iterable[Stuck]) -> bool:
     """Whether it is known of all who wait that they have only just begun to."""
     ages = [age for one in scene for rank in one.inside for age in _ages(graph, one, rank)]
-    return bool(ages) and all(-_CLOCKS_NS < age < _YOUNG_NS for age in ages)
+    return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
 def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:
@@ -57,14 +45,10 @@ def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:
 
 
 def _ages(graph: Graph, stuck: Stuck, rank: int) -> list[int]:
-    info, columns = graph.index.job.ranks[rank], graph.index.job.columns
-    if info.taken_ns == NONE:
-        return []
+    index, columns = graph.index, graph.index.job.columns
     rows = [
         row
-        for row in graph.index.heads[rank]
+        for row in index.heads[rank]
         if columns["group"][row] == stuck.group and columns["seq"][row] == stuck.sequence
     ]
-    created = [int(columns["created_ns"][row]) for row in rows]
-    ages = [info.taken_ns - ns for ns in created if ns != NONE]
-    return [age for age in ages if age < _COPIED_NS]
+    return [age for row in rows if (age := index.age_ns(row)) is not None]

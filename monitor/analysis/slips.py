@@ -62,9 +62,7 @@ def _slip(graph: Graph, calls: Calls, stuck: Stuck) -> Divergence | None:
         sequence=begin,
         sides=(many, few),
         rows=rows,
-        said=tuple(
-            f"{calls.signatures[int(calls.by_row[row])]} at {graph.index.site(row)}" for row in rows
-        ),
+        said=tuple(str(calls.signatures[int(calls.by_row[row])]) for row in rows),
         culprits=few,
         live=True,
     )

@@ -45,8 +45,8 @@ what to give it:
   Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote them
   (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers of
   /v1/flight_recorder, a zip of any of these, or the evidence of an incident that the monitor saved.
-  A file's name ends in its rank: nccl_trace_rank_7, 7.json. All ranks if you have them; it says
-  what a missing one hides.
+  A file's name tells its rank: nccl_trace_rank_7, rank7_node1.pickle, 7.json. All ranks if you
+  have them: a gap in their numbers counts as a rank without a dump.
 
 examples:
   lightkeeper analyze /tmp/nccl_trace_rank_*              who hangs my job?
@@ -148,7 +148,7 @@ def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
     """Why no rank's record was read."""
     if not job.problems:
         where = ", ".join(shown(path) for path in paths[:3])
-        return f"no flight record in {where}: a dump's name ends in its rank"
+        return f"no flight record in {where}: a dump's name tells its rank"
     first = job.problems[0]
     more = f" (and {len(job.problems) - 1} more)" if len(job.problems) > 1 else ""
     return f"no usable flight record: {clean(first.path, 300)}: {clean(first.reason, 300)}{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from monitor.dumps.files import Source
 from monitor.flight_recorder.assemble import Record
@@ -12,6 +13,10 @@ from monitor.flight_recorder.job import Job, Problem
 from monitor.flight_recorder.ring_job import from_answers
 from monitor.flight_recorder.ring_types import Answer
 from monitor.names import RankName
+
+_ONE_IN: Final = 16
+"""Records of fewer than one rank in so many are numbered by something else (a pid), and a gap in
+their numbers is none. Lower: one host's records of a large job tell nothing of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
         if found is None:
             continue
         if source.rank is None:
-            problems.append(Problem(source.path, "its name does not end in a rank"))
+            problems.append(Problem(source.path, "its name tells no rank"))
         elif source.quorum != newest:
             problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
         elif source.rank in best:
@@ -99,3 +104,14 @@ def _newer(
     """The two, the one that speaks of later moments first; among equals by path."""
     first, second = sorted((a, b), key=lambda one: (-one[1].newest_ns, one[0].path))
     return first, second
+
+
+def gaps(records: Sequence[Record]) -> frozenset[int]:
+    """Ranks that the others' numbers leave out: ranks are numbered from 0.
+
+    Not of TorchFT's quorums: who was in none of the newest is no rank that is missing.
+    """
+    known = {record.rank for record in records}
+    quorums = any(group.generation is not None for one in records for group in one.dump.groups)
+    world = max(known, default=-1) + 1
+    return frozenset(() if quorums or world > _ONE_IN * len(known) else range(world)) - known

@@ -19,7 +19,11 @@ MAX_FILE: Final = 128 << 20
 MAX_ZIP: Final = 16 << 30
 """Of all its members unpacked: a small zip may be made to unpack for days."""
 _ENDS: Final = (".json", ".pickle", ".pkl")
-_RANK: Final = re.compile(r"(\d{1,9})$")
+_RANK: Final = re.compile(
+    r"(?<!local)(?<!local[_-])rank[_=-]?(?P<named>\d{1,9})(?!\d)|(?<!\d)(?P<last>\d{1,9})$",
+    re.IGNORECASE,
+)
+_OTHER_END: Final = re.compile(r"\.[a-z]\w*$", re.IGNORECASE)
 _QUORUM: Final = re.compile(r"_quorum_(\d{1,18})$")
 """TorchFT's folder of one quorum: PREFIX_quorum_ID/RANK (torchft/manager.py, _update_fr_path)."""
 
@@ -34,7 +38,7 @@ class Source:
     member: str | None = None
     size: int = 0
     rank: int | None = None
-    """Told by the name's end; an answer of a WorkerServer says itself whose it is."""
+    """Told by the name; an answer of a WorkerServer says itself whose it is."""
     quorum: int | None = None
     named: bool = False
     """Whether the user named this very file: it has to be a record then."""
@@ -45,9 +49,10 @@ class Source:
 
     @property
     def prefix(self) -> str:
-        """The path without rank and end: equal for the records of one job's ranks."""
+        """The path up to the rank: equal for the records of one job's ranks."""
         folder, _, name = self.path.rpartition("/")
-        return f"{folder}/{_RANK.sub('', _stem(name))}"
+        found = _rank_in(_stem(name))
+        return f"{folder}/{_stem(name) if found is None else name[: found.start()]}"
 
     @property
     def rank_name(self) -> RankName | None:
@@ -91,8 +96,8 @@ def _whole(path: str) -> bytes:
 def find(paths: Sequence[Path]) -> tuple[list[Source], list[Problem]]:
     """All files under `paths` that may be records, sorted, each once; and what cannot be looked at.
 
-    In a folder or a zip those count whose name, without .json or .pickle, ends in a number, and
-    all that end in .json; a file that is named counts always.
+    In a folder or a zip those count whose name, without .json or .pickle, tells a rank, and all
+    that end in .json; a file that is named counts always.
     """
     sources: dict[str, Source] = {}
     problems: list[Problem] = []
@@ -166,9 +171,18 @@ def _source(
 
 
 def rank_of(name: str) -> int | None:
-    """The rank that ends a file's name: 3 for `_dump_3`, `rank3.json`, `nccl_trace_3.pickle`."""
-    found = _RANK.search(_stem(name))
-    return None if found is None else int(found[1])
+    """The rank that a file's name tells: 3 for `_dump_3`, `dump_rank3_node1.json`, `rank_3.pkl`."""
+    found = _rank_in(_stem(name))
+    return None if found is None else int(found["named"] or found["last"])
+
+
+def _rank_in(stem: str) -> re.Match[str] | None:
+    """Where a name says `rank3`, else the number that ends it."""
+    found = list(_RANK.finditer(stem))
+    named = next((one for one in found if one["named"]), None)
+    if named is not None and not _OTHER_END.search(stem):
+        return named
+    return next((one for one in found if one["last"]), None)
 
 
 def _whole_name(name: str) -> RankName | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from monitor.dumps.bundle import open_bundles
-from monitor.dumps.choose import Read, of_answers, of_dumps
+from monitor.dumps.choose import Read, gaps, of_answers, of_dumps
 from monitor.dumps.files import Source, find
 from monitor.flight_recorder import dump, ring_rows
 from monitor.flight_recorder.assemble import assemble
@@ -51,7 +51,13 @@ def load(
     if any(read.answer is not None for read in reads):
         return of_answers(reads, members, problems)
     records, more = of_dumps(reads)
-    job = assemble(records, world_size=world_size, members=members, problems=[*problems, *more])
+    job = assemble(
+        records,
+        world_size=world_size,
+        members=members,
+        problems=[*problems, *more],
+        gaps=() if world_size else gaps(records),
+    )
     return replace(job, ranks={rank: _dated(info) for rank, info in job.ranks.items()})
 
 

@@ -63,27 +63,33 @@ def assemble(
     world_size: int | None = None,
     members: Mapping[str, Sequence[int]] | None = None,
     problems: Iterable[Problem] = (),
+    gaps: Iterable[int] = (),
 ) -> Job:
     """The job of these records, at most one of a rank.
 
-    `members` names the global ranks of groups, by name or description, where the records do not.
+    `members` names the global ranks of groups, by name or description, where the records do not;
+    `gaps` ranks that the records' numbers leave out.
     """
     ordered = sorted(records, key=lambda record: record.rank)
     shifted = _global_members(ordered)
-    expected = _expected(ordered, shifted, world_size)
+    found = [*problems, *_unplaced(ordered)]
+    known = {one.rank for one in found if one.rank is not None}
+    known.update(record.rank for record in ordered)
+    told = {rank for listed in shifted for members in set(listed) for rank in members}
+    told |= known.union(range(world_size or 0))
+    expected = tuple(sorted(told.union(gaps)))
     keys = _keys(ordered, shifted, dict(members or {}), expected if world_size else ())
     table = _Groups(ordered, keys, expected)
     columns, payloads, sites = _columns(ordered, table)
-    found = [*problems, *_unplaced(ordered)]
-    lost = (one.rank for one in found if one.rank is not None)
     return Job(
-        expected=tuple(sorted({*expected, *lost})),
+        expected=expected,
         ranks={r.rank: _info(r, table.of[at]) for at, r in enumerate(ordered)},
         groups=table.groups,
         payloads=payloads,
         sites=sites,
         columns=columns,
         problems=tuple(sorted(found, key=lambda one: (one.path, one.reason))),
+        gaps=tuple(sorted(set(gaps) - told)),
     )
 
 
@@ -114,16 +120,6 @@ def _shift(record: Record) -> int:
         if group.desc == _WORLD and 0 < size <= record.rank and group.members == tuple(range(size)):
             return record.rank - record.rank % size
     return 0
-
-
-def _expected(
-    records: Sequence[Record], shifted: Sequence[Sequence[tuple[int, ...]]], size: int | None
-) -> tuple[int, ...]:
-    known = {record.rank for record in records}
-    for listed in shifted:
-        for members in set(listed):
-            known.update(members)
-    return tuple(sorted(known | set(range(size or 0))))
 
 
 def _keys(

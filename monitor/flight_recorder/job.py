@@ -169,6 +169,8 @@ class Job:
     """What people call a rank, where that is not its number (`rg_1.0` in the monitor)."""
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Host of a rank, where it is known."""
+    gaps: tuple[int, ...] = ()
+    """Silent ranks of which only the numbers of the others tell, sorted: 2 where 0, 1, 3 are."""
 
     @property
     def silent(self) -> tuple[int, ...]:

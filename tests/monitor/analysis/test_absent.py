@@ -20,8 +20,8 @@ def test_one_finding_names_the_rank_that_did_not_come_even_when_it_is_rank_zero(
     assert (one.kind, one.culprits, one.victims) == (Fault.NOT_ENTERED, (0,), (1, 2, 3))
     assert (one.group, one.sequence, one.op) == (0, 4, "all_reduce")
     assert one.reason == (
-        "ranks 1, 2 and 3 wait in all_reduce 4 of world, which rank 0 has not entered, "
-        "nor anything else."
+        "rank 0 has not entered all_reduce 4 of world, nor anything else: ranks 1, 2 and 3 wait "
+        "there. Its last call was all_reduce 3 of world."
     )
 
 

@@ -27,8 +27,9 @@ def test_another_order_is_named_although_nobody_has_come_to_it() -> None:
     assert kinds == {Fault.MISMATCH: (3,), Fault.ORDER_INVERSION: (0,)}
     reasons = {one.kind: one.reason for one in found.findings}
     assert reasons[Fault.ORDER_INVERSION] == (
-        "rank 0 called all_reduce 1 of metrics before all_reduce 1 of world, and ranks 1, 2 and 3 "
-        "called them the other way round: it takes another order."
+        "rank 0 called all_reduce 1 of metrics at train.py:52 (log_loss) before all_reduce 1 of "
+        "world at ddp.py:140 (reduce_bucket), and ranks 1, 2 and 3 called them the other way "
+        "round: it takes another order."
     )
 
 
