@@ -82,11 +82,17 @@ def waiting(index: Index, stuck: Stuck, where: str = "there") -> str:
             ages = [age for row in some if (age := index.stayed_ns(row)) is not None]
             did, end = "waited", " and left by a timeout or an error"
         else:
-            ages = [age for row in some if (age := index.age_ns(row)) is not None]
+            ages = [age for row in some if (age := _age_ns(index, row)) is not None]
             did, end = verb(who, "waits", "wait"), ""
         long = f" for {span(max(ages))}" if ages else ""
         parts.append(f"{ranks(job, who)} {did} {where}{site(index, some[0])}{long}{end}")
     return "; ".join(parts)
+
+
+def _age_ns(index: Index, row: int) -> int | None:
+    """An entry's age, where a WorkerServer dated the record: a file may be a copy."""
+    known = index.job.ranks[int(index.job.columns["rank"][row])].alive is not None
+    return index.age_ns(row) if known else None
 
 
 def last_call(index: Index, some: Sequence[int]) -> str:
@@ -102,7 +108,7 @@ def last_call(index: Index, some: Sequence[int]) -> str:
         return ""
     row = rows[0]
     label = index.job.groups[int(columns["group"][row])].label
-    ages = [age for row in rows if (age := index.age_ns(row)) is not None]
+    ages = [age for row in rows if (age := _age_ns(index, row)) is not None]
     whose = verb(some, "its", "their")
     when = f", {span(max(ages))} before {verb(some, 'its dump', 'their dumps')}" if ages else ""
     what = f"{index.op(row)} {columns['seq'][row]} of {label}{site(index, row)}"

@@ -45,8 +45,8 @@ what to give it:
   Flight-record dumps of the ranks of one job: the folder into which NCCL's watchdog wrote them
   (TORCH_FR_DUMP_TEMP_FILE), pickles or JSON of torch's recorder on NCCL or gloo, answers of
   /v1/flight_recorder, a zip of any of these, or the evidence of an incident that the monitor saved.
-  A file's name tells its rank: nccl_trace_rank_7, rank7_node1.pickle, 7.json. All ranks if you
-  have them: a gap in their numbers counts as a rank without a dump.
+  A file's name ends in its rank (nccl_trace_rank_7, 7.json) or says it (rank7_node1.pickle). All
+  ranks if you have them: a gap in their numbers counts as a rank without a dump.
 
 examples:
   lightkeeper analyze /tmp/nccl_trace_rank_*              who hangs my job?
