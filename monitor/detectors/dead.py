@@ -179,7 +179,9 @@ def _verdict(
 def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
     ranks = [track.rank for track in tracks]
     why = next(filter(None, map(why_it_died, tracks)), "")
-    told = f"{ranks_named(ranks)} died {seconds(history.now_s - first_s)} ago"
+    ago_s = history.now_s - first_s
+    when = f"died {seconds(ago_s)} ago" if ago_s >= 1 else "just died"
+    told = f"{ranks_named(ranks)} {when}"
     if why:
         return f"{told}: {why}"
     phase = f" in phase {tracks[0].doing!r}," if tracks[0].phased else ""

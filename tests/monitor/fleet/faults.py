@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
+from worker_server.wire import Doing, Ending, Frame, Tracer
 
 
 def hang(rank: str, phase: str = "forward") -> Fault:
@@ -53,6 +54,43 @@ def ended_by(rank: str, signal: str) -> Fault:
 
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).exit_signal = signal
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
+def stands(rank: str, function: str, line: int, doing: Doing = Doing.LOCK) -> Fault:
+    """Hangs at a place that stacks from outside show."""
+
+    def do(fleet: SimFleet) -> None:
+        stuck = fleet.rank(rank)
+        stuck.hung, stuck.place_of_code = True, (Frame(function, "train.py", line), doing)
+
+    return do
+
+
+def traced(rank: str, name: str = "gdb") -> Fault:
+    """Somebody attaches to it, and holds it."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).tracer = Tracer(4711, name)
+
+    return do
+
+
+def let_go(rank: str) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).tracer = None
+
+    return do
+
+
+def raises(rank: str, exception: str, line: int = 88) -> Fault:
+    """An exception that nobody caught ends it, and its sidecar knows which."""
+
+    def do(fleet: SimFleet) -> None:
+        frame = Frame("train_step", "train.py", line)
+        fleet.rank(rank).ending = Ending(f"Raised {exception}.", exception, frame)
         fleet.kill(fleet.rank(rank))
 
     return do

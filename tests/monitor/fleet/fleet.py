@@ -71,6 +71,8 @@ class SimFleet(Seen):
         self.released[group] = 0
 
     def evict(self, decision: Evict) -> None:
+        if decision.replica_id in self.ghosts:
+            del self.ghosts[decision.replica_id]
         self.kept_out |= set(decision.keep_out)
         self.evictions[decision.incident_id] = EvictionProgress(
             incident_id=decision.incident_id,
@@ -88,7 +90,8 @@ class SimFleet(Seen):
                 for rank in ranks:
                     self.kill(rank)
                 self.evictions[key] = replace(progress, gone_s=self.now_s)
-                self.relaunch_at_s[progress.group] = self.now_s + 3.0
+                if progress.group in self.groups:
+                    self.relaunch_at_s[progress.group] = self.now_s + 3.0
             if (
                 progress.gone_s is not None
                 and progress.left_quorum_s is None

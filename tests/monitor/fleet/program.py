@@ -41,6 +41,7 @@ class Program(FleetState):
         return (
             not rank.alive
             or rank.stopped
+            or rank.tracer is not None
             or rank.hung
             or rank.gil_since_s is not None
             or self.now_s < rank.stalled_until_s

@@ -21,6 +21,8 @@ class Quorum(Program):
     def _barrier(self) -> None:
         if self.now_s < self.no_quorum_until_s:
             return
+        if any(self.ghosts.values()):
+            return
         if not any(r.place == "cross" for ranks in self.groups.values() for r in ranks):
             return
         inside = {
@@ -144,6 +146,7 @@ class Quorum(Program):
         return self.now_s - came_s < self.network_s - 1e-9
 
     def _lighthouse(self) -> None:
+        self.heartbeat_s.update(dict.fromkeys(self.ghosts, self.now_s))
         beating = 0
         for name, ranks in self.groups.items():
             host = ranks[0]

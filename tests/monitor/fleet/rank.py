@@ -8,8 +8,12 @@ from functools import cached_property
 
 from monitor.names import GroupName, Host, RankName, ReplicaId, rank_name
 from worker_server.wire import (
+    Doing,
+    Ending,
+    Frame,
     Identity,
     Spoilt,
+    Tracer,
 )
 
 SLICE_S = 0.05
@@ -63,6 +67,10 @@ class SimRank:
     pauses: list[tuple[str, float]] = field(default_factory=list)
     habits: list[tuple[int, str, float]] = field(default_factory=list)
     """Every so many steps, a pause in this phase of so many seconds."""
+    place_of_code: tuple[Frame, Doing] | None = None
+    """Where its main thread stands once it stands still, as stacks from outside show it."""
+    tracer: Tracer | None = None
+    ending: Ending | None = None
     state: str = "S"
     """State of its main thread while it lives and is not stopped."""
     resume: str = "data"

@@ -23,7 +23,10 @@ from tests.monitor.fleet.rank import (
 )
 from worker_server.wire import (
     SOURCE_REPORTER,
+    WAIT_QUORUM,
+    Doing,
     FlightRecord,
+    Frame,
     GroupHead,
     Prints,
     Process,
@@ -32,6 +35,7 @@ from worker_server.wire import (
     StepLog,
     StepRow,
     StepState,
+    Witness,
 )
 
 
@@ -78,12 +82,13 @@ class Seen(Quorum):
         interpreter = 0.1
         if rank.gil_since_s is not None:
             interpreter = now_s - rank.gil_since_s
-        if rank.stopped:
+        if rank.stopped or rank.tracer is not None:
             interpreter = now_s - rank.phase_since_s
         heads: tuple[GroupHead, ...] = ()
         if self.across and rank.across:
             inside = rank.across if rank.place == "cross" else 0
             done = rank.across - bool(inside)
+            inside = 0 if self.asynchronous else inside
             age_s = now_s - rank.across_since_s
             size = len(self.quorum)
             heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
@@ -104,14 +109,36 @@ class Seen(Quorum):
             identity=rank.identity,
             process=Process(
                 alive=rank.alive,
-                state=None if dead else "T" if rank.stopped else rank.state,
+                state=None
+                if dead
+                else "t"
+                if rank.tracer is not None
+                else "T"
+                if rank.stopped
+                else rank.state,
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
                 exit_signal=rank.exit_signal,
                 interpreter_age_s=None if dead else interpreter,
+                tracer=rank.tracer,
             ),
             step=self._step(rank, now_s),
             heads=heads,
+            witness=self._witness(rank, now_s),
+            ending=rank.ending if dead else None,
         )
+
+    def _witness(self, rank: SimRank, now_s: float) -> Witness | None:
+        """Stacks from outside: the first after 5 s without progress, then every 2 s."""
+        still_s = now_s - max(
+            rank.head_since_s, rank.across_since_s, rank.begun_s, rank.phase_since_s
+        )
+        if rank.place_of_code is None or still_s < 5 or not rank.alive or rank.tracer is not None:
+            return None
+        frame, doing = rank.place_of_code
+        if rank.place == "cross":
+            frame, doing = Frame("train", "train.py", 40), Doing.COLLECTIVE
+        samples = 1 + int((still_s - 5) // 2)
+        return Witness(frame, doing, samples, 2.0 * (samples - 1), 0.1)
 
     def _step(self, rank: SimRank, now_s: float) -> StepState | None:
         if self.source is None:
@@ -136,6 +163,7 @@ class Seen(Quorum):
             held_s=rank.held_s if self.tells_held else None,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
+            waits_in=WAIT_QUORUM if self.tells_waits and rank.place == "cross" else None,
             loss=rank.loss,
             loss_finite=not (self.losses and rank.poisoned),
             spoilt=None

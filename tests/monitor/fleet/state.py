@@ -69,6 +69,12 @@ class FleetState:
         self.evictions: dict[str, EvictionProgress] = {}
         self.relaunch = relaunch
         self.relaunch_at_s: dict[str, float] = {}
+        self.tells_waits = False
+        """Whether ranks tell that they wait in a quorum, as TorchFT's own calls show it."""
+        self.asynchronous = False
+        """Whether collectives across groups are launched, and waited for where nobody sees it."""
+        self.ghosts: dict[ReplicaId, bool] = {}
+        """Lives of groups that no WorkerServer reports, and whether they hang."""
         self.evictor_works = True
         self.kept_out: set[str] = set()
         """Groups that launchers may not start."""

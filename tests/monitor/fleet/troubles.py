@@ -46,6 +46,21 @@ def jam_across(for_s: float = 1e9) -> Fault:
     return do
 
 
+def second_life(group: str) -> Fault:
+    """Its launcher dies and leaves its ranks behind; the group is started again beside them."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.ghosts[fleet.groups[group][0].replica_id] = False
+        fleet.restart(group)
+
+    return do
+
+
+def ghosts_hang(fleet: SimFleet) -> None:
+    """Whoever is not seen does not come to the next quorum."""
+    fleet.ghosts = dict.fromkeys(fleet.ghosts, True)
+
+
 def restart(group: str, start_s: float = 6.0) -> Fault:
     """The launcher kills what is left of the group and starts it again."""
 

@@ -1,0 +1,267 @@
+"""Scripts that nobody prepared: TorchFT without phases, several roots, people who look."""
+
+from __future__ import annotations
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence, Severity
+from monitor.policy import Guard
+from tests.monitor.fleet import (
+    Drive,
+    SimFleet,
+    at,
+    crash,
+    ended_by,
+    ghosts_hang,
+    hang,
+    let_go,
+    pause,
+    raises,
+    restart,
+    second_life,
+    stands,
+    stop,
+    traced,
+)
+from worker_server.wire import Doing
+
+DAY_S = 86_400.0
+
+
+def field(groups: int, size: int, *script, across: bool = True, launched: bool = False) -> SimFleet:
+    """Plain TorchFT: its own calls tell the steps and the waits, and nobody a phase.
+
+    `launched`: what waits for its all-reduce waits in C++, as torchft's DDP does.
+    """
+    fleet = SimFleet(groups, size, script, source="torchft", across=across)
+    fleet.tells_waits, fleet.asynchronous = not launched, launched
+    return fleet
+
+
+def accused(drive: Drive) -> set[str]:
+    """Everybody who was ever named with more than doubt, by an incident that fired."""
+    return {
+        rank
+        for key, one in drive.seen.items()
+        if key in drive.fired and one.verdict.confidence is not Confidence.UNSURE
+        for rank in one.culprits
+    }
+
+
+# -- one hang: sooner, and in a sentence ------------------------------------------------------
+
+
+@pytest.mark.parametrize("launched", [False, True], ids=["quorum", "C++"])
+def test_a_lock_is_named_with_its_place_within_15_s(launched) -> None:
+    script = at(20, stands("rg_1.0", "Deadlock.log_step", 66))
+    drive = Drive(field(3, 1, script, launched=launched)).run(45)
+    incident = drive.incident("not_entered")
+    assert drive.fired[incident.id] <= 35
+    assert incident.culprits == ("rg_1.0",)
+    assert incident.verdict.reason.startswith(
+        "rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 1"
+    )
+    assert "rg_0.0 and rg_2.0 wait for it in " in incident.verdict.reason
+    assert incident.signature == "not_entered@train.py:66:Deadlock.log_step"
+    assert incident.verdict.evidence["source"].startswith("stacks from outside")
+    assert drive.evicted() == ["rg_1"]
+    assert not drive.evicts[0][1].quarantine
+
+
+def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> None:
+    script = at(20, stands("rg_1.0", "evaluate", 80, Doing.EVALUATE))
+    drive = Drive(field(3, 1, script)).run(80)
+    assert not accused(drive)
+    told = drive.incident("deadlock")
+    assert told.culprits == ()
+    assert "the job stands for 4" in told.story[0].reason
+    assert "rg_1.0 is in evaluate (train.py:80), evaluating" in told.verdict.reason
+    drive.run(60)
+    assert accused(drive) == {"rg_1.0"}
+
+
+def test_a_rank_that_computes_at_one_line_is_given_the_time_that_it_had() -> None:
+    fleet = field(3, 1, at(20, stands("rg_1.0", "step", 30, Doing.UNKNOWN)))
+    fleet.rank("rg_1.0").state = "R"
+    drive = Drive(fleet).run(49)
+    assert not drive.fired
+
+
+# -- several at once --------------------------------------------------------------------------
+
+
+def both(*ranks: str):
+    return [at(20, stands(rank, "read_shard", 12, Doing.IO)) for rank in ranks]
+
+
+def test_both_ranks_of_a_group_are_the_roots() -> None:
+    drive = Drive(field(2, 2, *both("rg_1.0", "rg_1.1"))).run(80)
+    assert accused(drive) == {"rg_1.0", "rg_1.1"}
+    assert drive.evicted() == ["rg_1"]
+    assert drive.incident("not_entered").verdict.reason.startswith(
+        "ranks rg_1.0 and rg_1.1 hang in read_shard (train.py:12), in a read, a write or an open,"
+    )
+
+
+def test_two_groups_of_three_in_the_same_step_are_both_named_and_the_healthy_one_never() -> None:
+    drive = Drive(field(3, 1, *both("rg_1.0", "rg_2.0"))).run(120)
+    assert accused(drive) == {"rg_1.0", "rg_2.0"}
+    assert sorted(drive.evicted()) == ["rg_1", "rg_2"]
+
+
+def test_a_pause_of_all_is_a_pause_as_long_as_nobody_waits() -> None:
+    everybody = ["rg_0.0", "rg_1.0", "rg_2.0"]
+    drive = Drive(field(3, 1, at(20, pause(everybody, "other", 100.0)))).run(150)
+    assert not drive.fired
+
+
+def test_while_nobody_can_be_named_it_is_said_that_the_job_stands() -> None:
+    """No head and no stack: one rank waits in the quorum, the other does what nobody knows."""
+    fleet = field(2, 1, at(20, hang("rg_1.0")), across=False)
+    drive = Drive(fleet, KeeperConfig(observe=True)).run(80)
+    told = [one for one in drive.seen.values() if one.id in drive.fired]
+    assert told
+    assert all(drive.fired[one.id] <= 80 for one in told)
+
+
+# -- people who look --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phased", [False, True])
+@pytest.mark.parametrize("for_s", [10.0, 60.0])
+def test_whoever_is_traced_is_told_with_who_looks_and_never_accused(phased, for_s) -> None:
+    script = [at(20, traced("rg_1.0")), at(20 + for_s, let_go("rg_1.0"))]
+    fleet = SimFleet(3, 1, script) if phased else field(3, 1, *script)
+    drive = Drive(fleet).run(int(for_s) + 60)
+    assert not accused(drive)
+    assert not drive.evicts
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ()
+    assert "rank rg_1.0 is held by gdb (pid 4711) for" in incident.verdict.reason
+    assert "rg_0.0 and rg_2.0 wait for it" in incident.verdict.reason
+    assert incident.resolution is not None
+
+
+def test_a_group_with_a_hung_rank_is_not_evicted_while_another_of_its_ranks_is_traced() -> None:
+    script = [at(20, stands("rg_1.1", "log_step", 66)), at(22, traced("rg_1.0"))]
+    drive = Drive(field(2, 2, *script)).run(60)
+    assert not drive.evicts
+    held = [hold for _, hold in drive.holds if hold.guard is Guard.TRACED]
+    assert not held or "rg_1.0 is traced by gdb (pid 4711)" in held[0].reason
+    assert drive.fired, "somebody has to be told"
+
+
+# -- those whom no WorkerServer reports --------------------------------------------------------
+
+
+def test_a_second_life_of_a_group_is_told_and_harms_nobody() -> None:
+    drive = Drive(field(3, 1, at(20, second_life("rg_1")))).run(70)
+    incident = drive.incident("unseen")
+    assert incident.culprits == ()
+    assert "rg_1 trains twice" in incident.verdict.reason
+    assert "rg_1:uuid0" in incident.verdict.reason
+    assert incident.severity is Severity.WARNING
+    assert not drive.evicts
+
+
+def test_an_orphan_that_hangs_is_the_root_by_elimination_and_it_alone_is_put_out() -> None:
+    drive = Drive(field(3, 1, at(20, second_life("rg_1")), at(60, ghosts_hang))).run(110)
+    (evict,) = [one for _, one in drive.evicts]
+    assert evict.group == "rg_1~uuid0"
+    assert evict.replica_id == "rg_1:uuid0"
+    assert accused(drive) == {"rg_1~uuid0.0"}
+    assert drive.fleet.rank("rg_1.0").alive
+
+
+# -- deaths ------------------------------------------------------------------------------------
+
+
+def test_a_death_says_its_exception_and_where_it_was_raised() -> None:
+    told = "RuntimeError: shape mismatch: expected 65, got 64"
+    drive = Drive(field(3, 1, at(20, raises("rg_2.0", told)))).run(25)
+    incident = drive.incident("dead")
+    assert drive.fired[incident.id] <= 21
+    assert "rank rg_2.0 just died: " in incident.story[0].reason
+    assert f"{told} in train_step (train.py:88)" in incident.story[0].reason
+    assert incident.signature == "dead:RuntimeError@train.py:88:train_step"
+
+
+def no_quorum(fleet: SimFleet) -> None:
+    """Who is in the all-reduce does not get out of it."""
+    fleet.no_quorum_until_s = fleet.now_s + 30
+
+
+def test_survivors_that_end_because_a_peer_died_are_victims_though_launchers_are_quick() -> None:
+    script = [
+        at(20, no_quorum),
+        at(20, ended_by("rg_1.0", "SIGKILL")),
+        at(21, restart("rg_1")),
+        at(22, raises("rg_0.0", "AssertionError")),
+        at(23, raises("rg_2.0", "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]")),
+        at(34, restart("rg_0")),
+        at(35, restart("rg_2")),
+    ]
+    fleet = field(3, 1, *script)
+    fleet.relaunch = False
+    drive = Drive(fleet).run(60)
+    assert accused(drive) == {"rg_1.0"}
+    resolutions = [one.resolution for one in drive.seen.values() if one.kind == "dead"]
+    assert "the job ended" not in resolutions
+
+
+def test_a_peer_that_dies_of_its_own_bug_soon_after_is_told_as_well() -> None:
+    script = [at(20, crash("rg_1.0")), at(22, raises("rg_2.0", "ValueError: bad shard"))]
+    drive = Drive(field(3, 1, *script)).run(40)
+    assert accused(drive) == {"rg_1.0", "rg_2.0"}
+
+
+def test_a_job_that_raises_everywhere_is_told_and_nobody_is_accused() -> None:
+    script = [at(20 + n / 10, raises(f"rg_{n}.0", "ValueError: loss is nan")) for n in range(3)]
+    fleet = field(3, 1, *script)
+    fleet.relaunch = False
+    drive = Drive(fleet).run(60)
+    fired = [one for key, one in drive.seen.items() if key in drive.fired]
+    assert any("ValueError: loss is nan in train_step (train.py:88)" in i.verdict.reason
+               for i in fired)  # fmt: skip
+
+
+def test_a_group_that_its_operator_ends_is_nobodys_fault() -> None:
+    drive = Drive(field(3, 1, at(20, ended_by("rg_1.0", "SIGTERM")))).run(40)
+    assert not accused(drive)
+    assert not drive.evicts
+
+
+# -- the same again ----------------------------------------------------------------------------
+
+
+def test_two_different_bugs_of_one_rank_are_not_the_same() -> None:
+    script = [at(20, stands("rg_1.0", "log_step", 66)), at(80, stands("rg_1.0", "save_plot", 9))]
+    drive = Drive(field(3, 1, *script)).run(130)
+    assert drive.evicted() == ["rg_1", "rg_1"]
+    assert [one.keep_out for _, one in drive.evicts] == [(), ()]
+    assert drive.evicts[1][1].quarantine == ("host-rg_1",)
+
+
+def test_the_same_bug_again_keeps_its_group_out_and_the_others_train_on() -> None:
+    script = [at(second, stands("rg_1.0", "log_step", 66)) for second in (20, 80)]
+    drive = Drive(field(3, 1, *script)).run(200)
+    assert [one.keep_out for _, one in drive.evicts] == [(), ("rg_1",)]
+    assert not any(one.quarantine for _, one in drive.evicts)
+    assert drive.fleet.rank("rg_0.0").commits > 250
+    assert not drive.fleet.rank("rg_1.0").alive
+
+
+def test_a_stop_by_hand_is_a_hang_of_its_own_words() -> None:
+    drive = Drive(field(3, 1, at(20, stop("rg_1.0")))).run(40)
+    incident = drive.incident("not_entered")
+    assert "rank rg_1.0 is stopped by a signal (state T)" in incident.verdict.reason
+
+
+@pytest.mark.parametrize("launched", [False, True], ids=["quorum", "C++"])
+@pytest.mark.parametrize("seed", range(4))
+def test_five_healthy_minutes_without_phases_is_silent(launched, seed) -> None:
+    fleet = SimFleet(3, 1, source="torchft", across=True, noise=0.3, seed=seed)
+    fleet.tells_waits, fleet.asynchronous = not launched, launched
+    drive = Drive(fleet).run(300)
+    assert not drive.seen
