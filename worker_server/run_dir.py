@@ -92,6 +92,13 @@ class RankFiles:
         """What the sidecar published; None before that."""
         return read_json(self.endpoint)
 
+    def endpoint_mark(self) -> int | None:
+        """Changes while the sidecar answers itself; None: there is no such file."""
+        try:
+            return self.endpoint.stat().st_mtime_ns
+        except OSError:
+            return None
+
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
         traces = self.page.parent.glob(f"{glob.escape(self.page.stem)}.profile.*")
@@ -191,17 +198,30 @@ def start_ticks(pid: int) -> int | None:
     return _stat_field(pid, 19)
 
 
+def state_of(pid: int, start_ticks: int) -> str | None:
+    """Letter of a process's state; None when it is gone, or a zombie, or another one's pid."""
+    fields = _stat_fields(pid)
+    gone = len(fields) < 20 or fields[0] in "ZX" or fields[19] != str(start_ticks)
+    return None if gone else fields[0]
+
+
 def parent_of(pid: int, proc: Path = Path("/proc")) -> int | None:
     """The parent of a process; None when there is no such process."""
     return _stat_field(pid, 1, proc)
 
 
 def _stat_field(pid: int, index: int, proc: Path = Path("/proc")) -> int | None:
+    fields = _stat_fields(pid, proc)
+    return int(fields[index]) if index < len(fields) else None
+
+
+def _stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
+    """Of /proc/PID/stat, from the state on; empty when there is no such process."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
-        return int(text.rpartition(")")[2].split()[index])
-    except (OSError, ValueError, IndexError):
-        return None
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
 
 
 def pid_namespace() -> int | None:

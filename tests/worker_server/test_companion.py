@@ -10,7 +10,8 @@ import pytest
 
 from tests.worker_server.ranks import eventually
 from worker_server.companion import Companion
-from worker_server.run_dir import RankFiles, start_ticks
+from worker_server.run_dir import RankFiles, state_of
+from worker_server.sidecar.self_check import SelfCheck
 
 
 class FakeLauncher:
@@ -28,22 +29,34 @@ class Bench:
         self.now = 100.0
         self.started_at = []
         self.up = True
-        self.companion = Companion(self.files, self.start, lambda: self.now)
+        self.state = "S"
+        self.answers = True
+        self.ended_at = []
+        self.companion = Companion(
+            self.files, self.start, lambda: self.now, lambda *_: self.state, self.end
+        )
 
     def start(self, files):
         self.started_at.append(self.now)
+        self.state, self.answers = "S", True
         if self.up:
-            pid = os.getpid()  # any process that lives
-            files.write_endpoint({"sidecar_pid": pid, "sidecar_ticks": start_ticks(pid)})
+            number = len(self.started_at)
+            files.write_endpoint({"sidecar_pid": os.getpid(), "sidecar_ticks": number})
         return FakeLauncher()
 
     def kill(self):
-        known = self.companion._known
-        self.companion._known = (known[0], -1)  # as if the pid were another's
+        self.state = None
+
+    def end(self, pid, ticks):
+        assert (pid, ticks) == (os.getpid(), len(self.started_at))
+        self.ended_at.append(self.now)
+        self.kill()
 
     def pass_s(self, seconds):
         for _ in range(int(seconds)):
             self.now += 1
+            if self.answers and self.files.endpoint.exists():
+                os.utime(self.files.endpoint, ns=(0, int(self.now * 1e9)))
             self.companion.look()
 
 
@@ -89,6 +102,71 @@ def test_one_that_lived_for_long_has_all_its_tries_again(bench):
     assert len(bench.started_at) == 9
 
 
+def test_one_that_is_stopped_is_ended_and_then_replaced(bench):
+    bench.pass_s(10)
+    bench.state = "T"
+    bench.pass_s(4)
+    bench.state = "S"  # somebody let it go on
+    bench.pass_s(10)
+    bench.state = "T"
+    bench.pass_s(4)
+    assert bench.ended_at == []
+    bench.pass_s(4)
+    assert bench.ended_at == [129]
+    assert bench.started_at == [100, 131]
+    bench.pass_s(100)
+    assert bench.started_at == [100, 131]
+
+
+def test_one_that_does_not_answer_itself_any_more_is_ended_and_then_replaced(bench):
+    bench.pass_s(10)
+    bench.answers = False
+    bench.pass_s(29)
+    bench.answers = True
+    bench.pass_s(1)
+    bench.answers = False
+    bench.pass_s(29)
+    assert bench.ended_at == []
+    bench.pass_s(3)
+    assert bench.ended_at == [170]
+    assert bench.started_at == [100, 172]
+
+
+def test_a_rank_that_was_stopped_itself_ends_nobody_for_the_time_that_it_missed(bench):
+    bench.pass_s(10)
+    bench.answers = False
+    bench.now += 1000
+    bench.pass_s(20)
+    for _ in range(1000):
+        bench.companion.look()  # hurried: at one moment it counts once
+    assert bench.ended_at == []
+
+
+def test_one_whose_endpoint_file_was_taken_away_is_left_alone(bench):
+    bench.pass_s(10)
+    bench.files.endpoint.unlink()
+    bench.pass_s(100)
+    assert bench.ended_at == []
+
+
+def test_one_that_was_killed_before_it_was_let_in_is_started_again(bench):
+    bench.kill()
+    bench.pass_s(4)
+    assert bench.started_at == [100, 103]
+    assert bench.companion.settled
+
+
+def test_a_server_marks_its_endpoint_when_it_answers_itself(tmp_path):
+    endpoint = tmp_path / "a.json"
+    endpoint.touch()
+    os.utime(endpoint, ns=(0, 0))
+    SelfCheck(lambda: False, endpoint).check()
+    assert endpoint.stat().st_mtime_ns == 0
+    SelfCheck(lambda: True, endpoint).check()
+    assert endpoint.stat().st_mtime_ns > 0
+    SelfCheck(lambda: True, tmp_path / "gone").check()
+
+
 def test_one_that_does_not_come_up_is_one_warning(bench, tmp_path):
     bench.files.endpoint.unlink()
     with pytest.warns(RuntimeWarning, match="did not come up: see ") as said:
@@ -97,17 +175,19 @@ def test_one_that_does_not_come_up_is_one_warning(bench, tmp_path):
 
 
 @pytest.mark.integration
-def test_a_killed_sidecar_is_replaced_and_answers_with_stacks(start_rank):
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_sidecar_that_is_lost_is_replaced_and_answers_with_stacks(start_rank, signum):
     rank = start_rank("hang")
     rank.says("ready")
     first = rank.endpoint
-    os.kill(first["sidecar_pid"], signal.SIGKILL)
+    os.kill(first["sidecar_pid"], signum)
 
     def replaced():
         rank._endpoint = None
         return rank.endpoint["sidecar_pid"] != first["sidecar_pid"]
 
     eventually(replaced, "another sidecar publishes its URL")
+    assert state_of(first["sidecar_pid"], first["sidecar_ticks"]) is None
     assert rank.state().step.commits == 3
     status, stacks = rank.ask("/v1/stacks")
     assert (status, "rank_script.py" in stacks) == (200, True)

@@ -26,6 +26,7 @@ from worker_server.sidecar.listening import listen, listening_socket, reachable_
 from worker_server.sidecar.metrics import make_registry
 from worker_server.sidecar.process import GoneError, PidfdProcess
 from worker_server.sidecar.registration import LEASE_S, OnName, Registrars
+from worker_server.sidecar.self_check import SelfCheck, answers
 from worker_server.sidecar.tls import TlsError
 
 _TICK_S = 1.0
@@ -121,6 +122,7 @@ def _serve(
         publish()
 
     publish()
+    SelfCheck(lambda: answers(settings, server.port), files.endpoint).start()
     registrar = None
     if settings.monitor is not None:
         registrar = Registrars(
