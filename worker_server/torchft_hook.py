@@ -19,12 +19,14 @@ orders streams (NCCL), whatever synchronizes with the device first.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from worker_server import collectives, torchft_groups, torchft_times
+from worker_server import collectives, gradients, torchft_groups, torchft_times
 from worker_server.complaint import complain
+from worker_server.gradients import GradientWatch
 from worker_server.page import layout
 from worker_server.reporter import Reporter, Source
 from worker_server.torch_hook import when_imported
@@ -43,19 +45,31 @@ _GROUPS: Final = "torchft.process_group"
 
 _reporter: Reporter | None = None
 _steps: Source | None = None
+_watch: GradientWatch | None = None
 _patched: set[str] = set()
 
 
 def install(reporter: Reporter) -> None:
     """Observe torchft for this reporter from now on; patches once, whoever calls again."""
-    global _reporter, _steps  # the wrappers outlive any one attach
+    global _reporter, _steps, _watch  # noqa: PLW0603  the wrappers outlive any one attach
     _reporter, _steps = reporter, reporter.from_source("torchft")
     torchft_times.install(reporter)
     torchft_groups.forget()
+    _watch = None
+    if reporter.loop.soundness is not None and os.environ.get(gradients.ENVIRONMENT) != "0":
+        _watch = GradientWatch(reporter.loop.soundness, reporter.page)
+    if "scaler" not in _patched:
+        _patched.add("scaler")
+        gradients.mind_scalers(_stop_watch)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:
             _patched.add(name)
             when_imported(name, functools.partial(_try, patch, name))
+
+
+def _stop_watch() -> None:
+    if _watch is not None:
+        _watch.stop()
 
 
 def _try(patch: Callable[[Any], None], name: str) -> None:
@@ -164,6 +178,8 @@ def _begin(manager: Any) -> None:
 def _reported_commit(original: Callable[..., Any]) -> Callable[..., Any]:
     def should_commit(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
+            if _watch is not None and on():
+                _watch.vote()
             scene.vote = torchft_groups.Vote.AHEAD if _speaks(self) else None
             committed = original(self, *args, **kwargs)
         except BaseException:
@@ -208,6 +224,8 @@ def _gathered_allreduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def allreduce(self: Any, *args: Any, **kwargs: Any) -> Any:
         if scene.managed is not None or not on():
             return original(self, *args, **kwargs)
+        if _watch is not None:
+            _watch.give(args[0] if args else kwargs.get("tensor"))
         entries: list[torchft_groups.Entry] = []
         scene.managed = entries
         try:

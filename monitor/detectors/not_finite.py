@@ -114,7 +114,10 @@ def _was_finite(ranks: Sequence[RankTrack], step: int) -> bool:
 def _says(track: RankTrack) -> bool:
     step = track.step
     return step is not None and (
-        step.loss is not None or not step.loss_finite or step.spoilt is not None
+        step.loss is not None
+        or not step.loss_finite
+        or step.spoilt is not None
+        or step.gradients_watched
     )
 
 

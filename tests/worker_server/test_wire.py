@@ -57,7 +57,7 @@ def states(draw):
         )),
         times=draw(st.dictionaries(st.sampled_from(wire.TIMES), took(), max_size=4)),
         waits_in=maybe(st.sampled_from([wire.WAIT_QUORUM, wire.WAIT_COMMIT])),
-        waits_s=maybe(SECONDS), waited_s=maybe(SECONDS),
+        waits_s=maybe(SECONDS), waited_s=maybe(SECONDS), gradients_watched=draw(st.booleans()),
     )  # fmt: skip
     frame = st.builds(wire.Frame, LINES, LINES, COUNTS)
     witness = st.builds(wire.Witness, frame, st.sampled_from(wire.Doing), COUNTS, SECONDS, SECONDS)

@@ -118,6 +118,10 @@ class AsideWriter:
             for n, value in enumerate((step, place, since_ns, run, attempts, stamp), 1):
                 self._words[word + n] = value
 
+    def watch_gradients(self, *, on: bool) -> None:
+        """Say whether a gradient that is not finite would be seen."""
+        self._words[layout.W_GRADIENTS] = on
+
     def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int, int]]) -> None:
         """Publish the last fingerprints (step, value, part), newest last; at most `PRINTS_KEPT`."""
         absent = [(layout.NONE, 0, 0)] * (layout.PRINTS_KEPT - len(rows))

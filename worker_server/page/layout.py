@@ -67,6 +67,8 @@ BEGUN_SLOT_WORDS: Final = 3
 
 W_REPLICA: Final = W_BEGUN + 2 * BEGUN_SLOT_WORDS
 """String number of the replica id of the TorchFT Manager, as soon as there is one."""
+W_GRADIENTS: Final = W_REPLICA + 1
+"""1 while gradients are looked at for what is not finite."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792

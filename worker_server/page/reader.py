@@ -126,6 +126,7 @@ class PageReader(AsideReader):
             waits_in=waits_in,
             waits_s=waits_s,
             waited_s=waited_s,
+            gradients_watched=self._words[layout.W_GRADIENTS] == 1,
         )
 
     def _phases_begun(self) -> tuple[int, int]:

@@ -135,6 +135,7 @@ _STEP: Final = _object(
         "waits_in": _says("quorum or commit: what the main thread waits in now", _TEXT),
         "waits_s": _SECONDS,
         "waited_s": _says("for others, in the life of the process", _SECONDS),
+        "gradients_watched": _says("whether one that is not finite would be seen", _BOOL),
         "tags": _list(_TEXT),
         "counters": _map(_NUMBER),
         "source": _says("who reports the steps", _TEXT),

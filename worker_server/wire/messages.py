@@ -325,6 +325,9 @@ class StepState:
     """Seconds in the life of this process in which its main thread waited for others: inside of
     collectives, for works, quorums and commit votes; waits that are over. Only grows. None: its
     source of steps does not tell."""
+    gradients_watched: bool = False
+    """Gradients are looked at before others get them: while `spoilt` does not say otherwise, those
+    of the steps that were committed were finite."""
 
 
 def expected_committed_step(step: StepState) -> int | None:

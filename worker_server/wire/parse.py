@@ -249,6 +249,7 @@ def _parse_step(data: Any) -> StepState:
         waits_in=_str(data, "waits_in", None),
         waits_s=_seconds(data, "waits_s", None),
         waited_s=_seconds(data, "waited_s", None),
+        gradients_watched=_bool(data, "gradients_watched", False),
     )
     if "committed_step" in data:
         return step

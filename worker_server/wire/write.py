@@ -103,6 +103,7 @@ _USUAL: Final = {
     "counters": {},
     "source": SOURCE_REPORTER,
     "times": {},
+    "gradients_watched": False,
 }
 
 

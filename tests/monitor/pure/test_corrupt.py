@@ -133,6 +133,17 @@ def test_whoever_says_nothing_of_its_numbers_is_not_taken_for_finite():
     assert drive.evicts == []
 
 
+def test_without_a_word_of_the_loops_a_watch_on_gradients_names_the_first():
+    def watched(snapshot):
+        seen = {"loss": None, "loss_finite": True, "gradients_watched": True}
+        return changed(snapshot, lambda step: replace(step, **seen))
+
+    drive = run(script=[at(20, nan("rg_1.0"))], alter=watched)
+    incident = drive.incident("state_corrupt")
+    assert incident.culprits == ("rg_1.0",)
+    assert incident.verdict.confidence is not Confidence.UNSURE
+
+
 def stages_without_a_loss(snapshot):
     """Group rank 0 has no loss, and says NaN in every step: all its life, in every group."""
 

@@ -1,0 +1,120 @@
+"""Whether gradients are finite, without a call of the user's: a look at what TorchFT averages.
+
+What is given to `Manager.allreduce` is looked at before it goes (`local`), and the same tensors
+again at the commit vote (`exchanged`): who was first is known only before the exchange. A look is a
+sum over a sample, so a NaN in a few numbers of a large tensor may pass once; what a loss brings is
+in all of them. Of many tensors each attempt looks at others.
+
+Not looked at: tensors on an accelerator (to read one makes the rank wait, or needs a copy and an
+event in its stream), small ones (metrics may hold an Inf for good reasons), subclasses of Tensor,
+and anything once a GradScaler is used, which makes an Inf on purpose. `StepState.gradients_watched`
+says whether there is a watch. `LIGHTKEEPER_GRADIENTS=0` switches it off.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from worker_server.complaint import complain
+from worker_server.page import layout
+from worker_server.page.writer import PageWriter
+from worker_server.soundness import LOCAL, Soundness
+
+ENVIRONMENT: Final = "LIGHTKEEPER_GRADIENTS"
+_SAMPLE: Final = 8192
+"""Numbers of a tensor: 8 us in a row, 12 us spread over 1.6 MB, 58 us over 26, 0.1 ms over 400."""
+_LEAST: Final = 1024
+_LOOKS: Final = 4
+"""In an attempt."""
+_EXCHANGED: Final = layout.PLACES[-1]
+
+
+class GradientWatch:
+    """Looks, and tells `Soundness`. Never raises, and keeps no tensor alive."""
+
+    def __init__(self, soundness: Soundness, page: PageWriter) -> None:
+        self._soundness = soundness
+        self._page = page
+        self._on = True
+        self._calls = 0
+        self._every = 1
+        self._turn = 0
+        self._given: list[weakref.ref[torch.Tensor]] = []
+
+    def give(self, tensor: object) -> None:
+        """The rank gives this tensor to the others now."""
+        if not self._on:
+            return
+        try:
+            call, self._calls = self._calls, self._calls + 1
+            if (call + self._turn) % self._every or len(self._given) >= 2 * _LOOKS:
+                return
+            if self._look(tensor, LOCAL) and isinstance(tensor, torch.Tensor):
+                self._given.append(weakref.ref(tensor))
+                if len(self._given) == 1:
+                    self._page.watch_gradients(on=True)
+        except Exception as exc:  # noqa: BLE001  nothing may reach training
+            self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")
+
+    def vote(self) -> None:
+        """The rank votes on the commit: whatever it gave has come back."""
+        if not self._on:
+            return
+        try:
+            for given in self._given:
+                self._look(given(), _EXCHANGED)
+        except Exception as exc:  # noqa: BLE001
+            self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")
+        self._every = -(-self._calls // _LOOKS) or 1
+        self._turn, self._calls = self._turn + 1, 0
+        self._given.clear()
+
+    def stop(self, why: str | None = None) -> None:
+        """Look at nothing any more."""
+        if self._on:
+            self._on = False
+            self._given.clear()
+            self._page.watch_gradients(on=False)
+            if why is not None:
+                complain(why, stacklevel=5)
+
+    def _look(self, tensor: object, where: str) -> bool:
+        """Whether it could be looked at."""
+        finite = is_finite(tensor)
+        if finite is not None:
+            self._soundness.look(None, 0.0 if finite else float("nan"), where)
+        return finite is not None
+
+
+def is_finite(tensor: object) -> bool | None:
+    """Whether a sample of a large plain tensor on the CPU is finite; None for any other."""
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        return None
+    size = tensor.numel()
+    usable = tensor.is_cpu and tensor.is_floating_point() and tensor.layout is torch.strided
+    if not usable or size < _LEAST or torch.compiler.is_compiling():
+        return None
+    if not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=torch.channels_last):
+        return None
+    step = max(1, size // _SAMPLE)
+    with torch.no_grad():
+        sample = tensor.detach().as_strided((size // step,), (step,))
+        return (sample * 0).sum().item() == 0  # of a NaN or an Inf it is a NaN; nothing overflows
+
+
+def mind_scalers(stop: Callable[[], None]) -> None:
+    """Call this once a GradScaler scales: its overflows are no fault."""
+    original = torch.amp.GradScaler.scale
+
+    @functools.wraps(original)
+    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "_enabled", True):
+            stop()
+        return original(self, *args, **kwargs)
+
+    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
