@@ -136,7 +136,7 @@ def show_list(incidents: list[dict[str, Any]]) -> None:
             cell(one["culprits"]),
             cell(None if account is None else account["outcome"]),
             cell(None if account is None else bounds(account["saved"])),
-            cell(one["reason"]),
+            cell(one["says"]),
         )
     console().print(shown)
 

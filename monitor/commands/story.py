@@ -146,7 +146,12 @@ def _cost(account: Mapping[str, Any]) -> Iterator[Line]:
     if "lost" not in account:
         return
     yield from _title("What it cost, in rank-seconds, by lightkeeper's own account")
-    names = {"lost": "lost", "without_us": "without us", "saved": "saved"}
+    names = {
+        "lost_by_others": "others lost",
+        "lost_by_own": "it was away",
+        "without_us": "without us",
+        "saved": "saved",
+    }
     for key, name in names.items():
         amount = account[key]
         why = amount["words"].removeprefix("cannot tell: ")

@@ -201,7 +201,8 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = parts.quarantine.active()
         parts.store.flush()
-        incidents = self._acting.accounted()
+        fresh = {one.id: one for one in result.incidents}  # their sentences follow the time
+        incidents = tuple(fresh.get(one.id, one) for one in self._acting.accounted())
         rules = None if parts.rulebook is None else parts.rulebook.current
         self._view = View(
             snapshot=snapshot,

@@ -74,6 +74,6 @@ def _row(context: Context, seen: Observation, face: Face | None) -> tuple[Cell, 
         el("a", identity.host, href=path_of("hosts", identity.host)),
         doing(seen) or NONE,
         whole(step),
-        sentence(str(face)) if face else sentence(trouble_of(seen)) or "It makes no progress",
+        sentence(face.says if face else trouble_of(seen)) or "It makes no progress",
         links(context, seen.rank),
     )

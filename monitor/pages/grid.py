@@ -202,6 +202,8 @@ def _whereabouts(context: Context, crowd: _Crowd) -> Iterator[Node | str]:
         yield el("a", name, href=path_of(kind, name))
     if len(names) > 4:
         yield f" and {len(names) - 4} more"
+    if crowd.group is not None and crowd.group.launched_as is not None:
+        yield f" · its launcher calls it {crowd.group.launched_as}"
     if crowd.group is not None and crowd.group.heartbeat_age_s is not None:
         yield " "
         yield f"· heartbeat {span(crowd.group.heartbeat_age_s)} ago"

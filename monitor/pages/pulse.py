@@ -165,7 +165,12 @@ def figures(context: Context, seen: Pulse) -> Node:
         ("steps a second", pace),
         ("last commit", NONE if seen.commit_age_s is None else f"{span(seen.commit_age_s)} ago"),
         ("quorum", "not seen" if quorum is None else whole(quorum)),
-        ("in the quorum", NONE if members is None else f"{members:,} of {seen.groups:,} groups"),
+        (
+            "in the quorum",
+            NONE
+            if members is None or not seen.groups
+            else f"{members:,} of {seen.groups:,} groups",
+        ),
         ("ranks", whole(len(context.states))),
     ]
     inside = (el("div", el("dt", name), el("dd", told), data_key=name) for name, told in pairs)

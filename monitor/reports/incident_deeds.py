@@ -174,7 +174,8 @@ def outcome(body: Mapping[str, Any]) -> Iterator[str]:
     back = [host_link(host) for host in account["back_on"][:_LINKS]]
     if back:
         yield element("p", "Back on ", listed(back, len(account["back_on"])), ".")
-    names = {"lost": "lost", "eviction_cost": "the eviction cost", "without_us": "without us",
+    names = {"lost_by_others": "the others lost", "lost_by_own": "it was away itself",
+             "eviction_cost": "the eviction cost", "without_us": "without us",
              "saved": "saved"}  # fmt: skip
     rows = [
         (

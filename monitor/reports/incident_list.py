@@ -128,7 +128,7 @@ def _found(
         return
     shown = f"the newest {len(bodies)} of {total:,}" if total > len(bodies) else f"{total:,}"
     yield words("p", f"{shown} shown, newest first", class_="meta")
-    heads = ("state", "what happened", "first seen", "lasted", "what was done", "lost")
+    heads = ("state", "what happened", "first seen", "lasted", "what was done", "others lost")
     yield table(heads, (_row(one, now_s) for one in bodies))
 
 
@@ -147,7 +147,7 @@ def _row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
         escaped(lasted),
         chip(did["done"].word, did["done"].tone)
         + words("div", did["done"].more, class_="why") + training,
-        escaped(bounds(one["account"]["lost"])),
+        escaped(bounds(one["account"]["lost_by_others"])),
     )  # fmt: skip
 
 

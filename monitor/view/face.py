@@ -57,7 +57,8 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
     if last is None:
         return ""
     if last.guard is not None:
-        return f"Nobody is evicted: {last.reason}. {last.body.get('release', '')}".rstrip()
+        why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
+        return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
     if last.state in (DecisionState.FAILED, DecisionState.ABANDONED):
         return f"The eviction of {listed(incident.groups)} failed: {last.outcome}"
     return f"{listed(incident.groups)} is being evicted"

@@ -33,6 +33,10 @@ _PHASES = {
     RankHealth.STALLED: ("backward", 21.5),
     RankHealth.STARTING: ("init", 3.0),
     RankHealth.DEAD: ("forward", 8.0),
+    RankHealth.LATE: ("other", 9.0),
+    RankHealth.SLOW: ("forward", 1.4),
+    RankHealth.CORRUPT: ("forward", 0.4),
+    RankHealth.TRACED: ("forward", 12.0),
 }
 
 

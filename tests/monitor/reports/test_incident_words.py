@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from monitor.commands.story import Places, story
 from monitor.detectors.verdict import Kind, Severity
 from monitor.incident import State
 from monitor.reports.incident_course import course, events
@@ -178,3 +179,17 @@ def test_a_kill_that_worked_is_not_told_by_the_error_that_the_lighthouse_says(re
     words = rung_words({"rung": "lighthouse_kill", "result": result, "detail": detail})
     assert ("transport error" in words) is told
     assert "answered 500" in words
+
+
+def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -> None:
+    """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
+    marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
+    made = body(one=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
+    lines = [line.text.split() for line in story(made, Places("")) if line.text.startswith("  ")]
+    told = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
+    others, own = made["account"]["lost_by_others"], made["account"]["lost_by_own"]
+    assert (others["words"].split(" waited ")[1], own["words"].split(" away ")[1]) == (
+        "5.0 s, until they committed again", "62.0 s, until it committed again",
+    )  # fmt: skip
+    assert float(told["others lost"].rstrip(":")) == others["low"]
+    assert not any("67" in value for value in told.values())
