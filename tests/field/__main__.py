@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from typing import Any
 from tests.campaign import results
 from tests.field import judge, page
 from tests.field.cases import CASES, Case
-from tests.field.runner import CaseError, run
+from tests.field.runner import ENDING, CaseError, run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -112,21 +111,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for ok in lanes.map(lambda one: _one(*one, args=args), left):
                 made &= ok
         except KeyboardInterrupt:
-            _ENDING.set()
+            ENDING.set()
             lanes.shutdown(cancel_futures=True)
             made = False
     page.write(args.page, args.out)
     return 0 if made else 1
 
 
-_ENDING = threading.Event()
-
-
 def _one(case: Case, number: int, *, args: argparse.Namespace) -> bool:
-    if _ENDING.is_set():
+    if ENDING.is_set():
         return False
     folder = args.folder / f"{case.name}-{number}-{int(time.time())}"
     for attempt in range(2):
+        if ENDING.is_set():
+            break
         try:
             record = run(case, number, folder.with_name(f"{folder.name}{'b' * attempt}"))
         except CaseError as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,8 @@ from tests.field.cases import Case, Fate
 from tests.field.fleet import Fleet
 from tests.field.watch import Seen, Watch
 
+ENDING: Final = threading.Event()
+"""Set when somebody has asked for the end: running cases give up."""
 LOOK_S: Final = 0.5
 START_LIMIT_S: Final = 150.0
 STEADY_STEPS: Final = 60
@@ -69,7 +72,8 @@ def _until_steady(case: Case, fleet: Fleet, watch: Watch) -> None:
             calm = calm + 1 if problem is None else 0
             if calm >= 6:
                 return
-        time.sleep(LOOK_S)
+        if ENDING.wait(LOOK_S):
+            raise CaseError("ended from outside")
     raise CaseError(f"the job does not train: {why} ({fleet.folder})")
 
 
@@ -114,7 +118,8 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
                 return "its truth was decided"
         else:
             decided_s = None
-        time.sleep(LOOK_S)
+        if ENDING.wait(LOOK_S):
+            raise CaseError("ended from outside")
 
 
 def _decided(case: Case, watch: Watch, since_s: float) -> bool:
