@@ -70,14 +70,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def chosen(only: Sequence[str]) -> list[Case]:
-    """Cases by exact name, else by pattern of name or family."""
-    if not only:
-        return list(CASES.values())
-    return [
-        case for case in CASES.values()
-        if case.name in only
-        or any(word not in CASES and re.search(word, f"{case.name} {case.family}") for word in only)
-    ]  # fmt: skip
+    """Cases by exact name, else by pattern of name or family; in the order of the words."""
+    found = {
+        case.name: case
+        for word in only or [""]
+        for case in CASES.values()
+        if case.name == word
+        or (word not in CASES and re.search(word, f"{case.name} {case.family}"))
+    }
+    return list(found.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

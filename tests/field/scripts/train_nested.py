@@ -25,6 +25,8 @@ def train_step(model, batch, manager, optimizer):
     optimizer.zero_grad()
     tools.compute()
     loss = loss_of(model(batch[:, :-1]), batch)
+    if trouble.now("swallowed"):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
     if trouble.now("other_order"):  # the loss is averaged first, by this rank alone
         dist.all_reduce(loss.detach().clone())
     if not trouble.now("skips_backward"):
@@ -66,8 +68,6 @@ def main():
             if trouble.now("short_epoch"):  # its shard has one batch less than the others'
                 break
             try:
-                if trouble.now("swallowed"):
-                    raise RuntimeError("CUDA error: an illegal memory access was encountered")
                 loss = train_step(model, batch, manager, optimizer)
             except RuntimeError as error:
                 logger.warning("step skipped: %s", error)
