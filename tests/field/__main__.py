@@ -105,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if f"{case.name}#{number}" not in done
     ]  # fmt: skip
     say(f"{len(left)} runs to make, {args.lanes} at once")
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for asked in (signal.SIGTERM, signal.SIGINT):  # a shell that starts us with & has it ignored
+        signal.signal(asked, signal.default_int_handler)
     made = True
     with ThreadPoolExecutor(args.lanes) as lanes:
         try:
