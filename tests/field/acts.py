@@ -147,7 +147,7 @@ class Actor:
                 process.stdin.close()
         else:
             process.terminate()
-        process.wait(10)
+        process.wait(60)
 
     def pyspy(self, act: Act) -> None:
         """`py-spy record`, as in every tutorial."""

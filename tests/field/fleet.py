@@ -99,11 +99,6 @@ class Fleet:
         """Where the Lighthouse is."""
         return f"http://127.0.0.1:{self.lighthouse_port}"
 
-    @property
-    def min_replicas(self) -> int:
-        """Of Lighthouse, scripts and monitor."""
-        return max(1, min(2, self.case.groups - 1))
-
     # -- processes -----------------------------------------------------------------------
 
     def start(self) -> None:
@@ -120,7 +115,7 @@ class Fleet:
             "lighthouse",
             [
                 str(bin_ / "torchft_lighthouse"),
-                "--bind", f"[::]:{self.lighthouse_port}", "--min_replicas", str(self.min_replicas),
+                "--bind", f"[::]:{self.lighthouse_port}", "--min_replicas", "1",
             ],
         )  # fmt: skip
         self._spawn(
@@ -131,7 +126,6 @@ class Fleet:
                 "--bind", f"127.0.0.1:{self.monitor_port}",
                 "--store", str(self.folder / "monitor.db"),
                 "--token-file", str(token),
-                "--min-replicas", str(self.min_replicas),
                 *self.case.monitor,
             ],
         )  # fmt: skip

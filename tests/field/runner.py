@@ -19,7 +19,7 @@ from tests.field.watch import Seen, Watch
 ENDING: Final = threading.Event()
 """Set when somebody has asked for the end: running cases give up."""
 LOOK_S: Final = 0.5
-START_LIMIT_S: Final = 150.0
+START_LIMIT_S: Final = 240.0
 STEADY_STEPS: Final = 60
 """Steps that every group makes before anything happens: 12 s, in which a pace is learned."""
 SETTLE_S: Final = 12.0
@@ -224,7 +224,7 @@ def _accused(watch: Watch) -> list[list[str]]:
 
 def _first(fired: list[Seen], begun_s: float) -> float | None:
     times = [one.latest["milestones"]["firing_s"] - begun_s for one in fired]
-    return round(times[0], 1) if times else None
+    return next((round(at_s, 1) for at_s in times if at_s >= 0), None)
 
 
 def _trains_again(watch: Watch, stands: list[list[float]]) -> float | None:
