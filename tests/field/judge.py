@@ -131,6 +131,8 @@ def _silent(record: Record) -> str:
 def _missed(record: Record) -> str:
     culprits = record["truth"]["culprits"]
     named = record["named"]
+    if not culprits and said(record) is False:
+        return "its cause was not said"
     missed = [name for name in culprits if named.get(name, "") not in ("likely", "certain")]
     if missed and record["truth"]["also"]:
         # where the evidence cannot tell, to say so of them all is exact, too

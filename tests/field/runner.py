@@ -105,7 +105,9 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
         watch.look()
         if statuses and at_s >= statuses[0]:
             statuses.pop(0)
-            watch.statuses.append([round(at_s, 1), status(fleet)])
+            told = [round(at_s, 1), "did not answer"]
+            watch.statuses.append(told)
+            threading.Thread(target=_tell_status, args=(fleet, told), daemon=True).start()
         if at_s >= case.watch_s:
             return "its time was up"
         if (
@@ -133,6 +135,10 @@ def _decided(case: Case, watch: Watch, since_s: float) -> bool:
     return trains or case.fate is Fate.STAY
 
 
+def _tell_status(fleet: Fleet, told: list[Any]) -> None:
+    told[1] = status(fleet)
+
+
 def status(fleet: Fleet) -> str:
     """What `lightkeeper status` says now."""
     try:
@@ -141,7 +147,7 @@ def status(fleet: Fleet) -> str:
                 str(Path(sys.executable).parent / "lightkeeper"), "status",
                 "--monitor", fleet.monitor_url,
             ],
-            capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "NO_COLOR": "1", "COLUMNS": "140"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -209,6 +209,14 @@ def test_where_the_evidence_cannot_tell_both_are_exact_and_the_victim_alone_is_n
     assert judge(record(case, evicted={}, named={}, accused=both[1:]))[0] == Verdict.MISSED
 
 
+def test_what_nobody_is_blamed_for_has_to_be_said() -> None:
+    case = CASES["orphans"]
+    quiet = record(case, evicted={}, named={}, accused=[], incidents=[])
+    assert judge(quiet) == (Verdict.MISSED, "its cause was not said")
+    told = [{**incident("", "1 trains twice"), "culprits": []}]
+    assert judge({**quiet, "incidents": told})[0] == Verdict.EXACT
+
+
 def test_named_but_nobody_trains_again() -> None:
     assert judge(record(to_commit=None))[0] == Verdict.NOT_OUT
 
