@@ -10,6 +10,8 @@ from typing import Any, Final
 Record = Mapping[str, Any]
 
 RANKING: Final = ["unsure", "likely", "certain"]
+_LIFE: Final = re.compile(r"~[0-9a-f]+")
+"""A second life of a group, as the monitor tells it from the first."""
 _SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|fsdp_|my_|rg_)(?=\d)")
 
 
@@ -31,14 +33,18 @@ class Verdict(StrEnum):
 
 def group_of(name: str) -> str:
     """The number of a rank's or a group's name, whatever the script calls its groups."""
-    return _SCRIPTS_NAMES.sub("", name.partition(":")[0]).partition(".")[0]
+    return _plain(name.partition(":")[0]).partition(".")[0]
 
 
 def rank_of(name: str) -> str:
     """`GROUP.RANK` of a rank's name."""
-    plain = _SCRIPTS_NAMES.sub("", name)
+    plain = _plain(name)
     group, _, rank = plain.rpartition(".")
     return f"{group.partition(':')[0]}.{rank}" if group else plain.partition(":")[0]
+
+
+def _plain(name: str) -> str:
+    return _LIFE.sub("", _SCRIPTS_NAMES.sub("", name))
 
 
 def is_(truth: str, name: str) -> bool:

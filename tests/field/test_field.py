@@ -122,6 +122,9 @@ def test_an_act_that_is_none_is_refused() -> None:
         ("1", "train_ddp_1:0a2f-77", True),
         ("1", "train_ddp_0:0a2f-17", False),
         ("0.1", "fsdp_0.1", True),
+        ("1", "1~6ec8ce44", True),
+        ("1", "1~6ec8ce44.0", True),
+        ("1", "train_ddp_1~6ec8ce44.0", True),
     ],
 )
 def test_who_is_meant(truth: str, name: str, same: bool) -> None:
