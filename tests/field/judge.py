@@ -136,16 +136,22 @@ def _silent(record: Record) -> str:
 
 def _missed(record: Record) -> str:
     culprits = record["truth"]["culprits"]
-    named = record["named"]
     if not culprits and said(record) is False:
         return "its cause was not said"
-    missed = [name for name in culprits if named.get(name, "") not in ("likely", "certain")]
+    named = {name: _sureness(name, record) for name in culprits}
+    missed = [name for name in culprits if named[name] not in ("likely", "certain")]
     if missed and record["truth"]["also"]:
         # where the evidence cannot tell, to say so of them all is exact, too
         told = {rank_of(rank) for rank, sure, _, _ in record["accused"] if sure != "pending"}
         if set(culprits) <= told <= {*culprits, *record["truth"]["also"]}:
             return ""
-    return ", ".join(f"{name} ({named.get(name, 'not named')})" for name in missed)
+    return ", ".join(f"{name} ({named[name]})" for name in missed)
+
+
+def _sureness(culprit: str, record: Record) -> str:
+    """The best confidence with which an incident that fired has named it."""
+    sure = [how for rank, how, _, _ in record["accused"] if how in RANKING and is_(culprit, rank)]
+    return max(sure, key=RANKING.index, default="not named")
 
 
 def _not_out(record: Record) -> str:

@@ -185,7 +185,6 @@ def _record(
             [one["bug"], one["rank"], round(float(str(one["time"])) - begun_s, 1)] for one in struck
         ],
         "failed": failed,
-        "named": _named(case, watch),
         "accused": _accused(watch),
         "evicted": evicted,
         "quarantined": sorted(watch.quarantined),
@@ -203,19 +202,6 @@ def _record(
         "code": code(),
         "folder": str(fleet.folder),
     }  # fmt: skip
-
-
-def _named(case: Case, watch: Watch) -> dict[str, str]:
-    """Culprit -> the best confidence with which a fired incident named it."""
-    best = {}
-    for culprit in case.culprits:
-        found = [
-            confidence for seen in watch.fired for name, confidence in seen.accused.items()
-            if judge.is_(culprit, name)
-        ]  # fmt: skip
-        if found:
-            best[culprit] = max(found, key=judge.RANKING.index)
-    return best
 
 
 def _accused(watch: Watch) -> list[list[str]]:

@@ -47,7 +47,6 @@ def record(case: Case = LOCK, **more: Any) -> dict[str, Any]:
         "truth": case.truth(),
         "struck": [["lock", "1.0", 0.0]],
         "failed": [],
-        "named": {"1.0": "likely"},
         "accused": [["1.0", "likely", "not_entered", "1.0 hangs in Metrics.log_step"]],
         "evicted": {"1": 12.0},
         "to_firing": 12.0,
@@ -162,7 +161,7 @@ def test_doubt_is_no_accusation(confidence: str) -> None:
 
 
 def test_a_healthy_group_evicted_is_the_worst() -> None:
-    wrong = record(evicted={"0": 61.0}, stood_untold=[[0.0, 90.0]], named={})
+    wrong = record(evicted={"0": 61.0}, stood_untold=[[0.0, 90.0]])
     assert judge(wrong) == (Verdict.EVICTED, "0 at 61.0 s")
 
 
@@ -174,12 +173,10 @@ def test_whom_nobody_may_evict() -> None:
 def test_who_is_looked_at_may_be_named_as_that_only() -> None:
     case = CASES["gdb-10s"]
     told = record(
-        case, evicted={}, named={}, accused=[["1.0", "certain", "traced", "gdb (pid 9) traces 1.0"]]
+        case, evicted={}, accused=[["1.0", "certain", "traced", "gdb (pid 9) traces 1.0"]]
     )
     assert judge(told)[0] == Verdict.EXACT
-    hung = record(
-        case, evicted={}, named={}, accused=[["1.0", "certain", "not_entered", "1.0 stands still"]]
-    )
+    hung = record(case, evicted={}, accused=[["1.0", "certain", "not_entered", "1.0 stands still"]])
     assert judge(hung)[0] == Verdict.ACCUSED
 
 
@@ -187,34 +184,32 @@ def test_a_stand_without_a_word_is_silence() -> None:
     assert judge(record(stood_untold=[[0.5, 70.0]])) == (Verdict.SILENT, "from 0.5 to 70.0 s")
 
 
-@pytest.mark.parametrize("named", [{}, {"1.0": "unsure"}])
-def test_a_culprit_that_is_not_named_is_missed(named: dict[str, str]) -> None:
-    assert judge(record(named=named, accused=[]))[0] == Verdict.MISSED
+@pytest.mark.parametrize("confidence", [None, "pending", "unsure"])
+def test_a_culprit_that_is_not_named_is_missed(confidence: str | None) -> None:
+    accused = [] if confidence is None else [["1.0", confidence, "not_entered", "s"]]
+    assert judge(record(accused=accused))[0] == Verdict.MISSED
 
 
 def test_all_culprits_have_to_be_named() -> None:
     case = CASES["two-of-three"]
     both = record(
         case,
-        named={"1.0": "likely", "2.0": "likely"},
         accused=[["1.0", "likely", "k", "s"], ["2.0", "likely", "k", "s"]],
     )
     assert judge(both)[0] == Verdict.EXACT
-    assert judge({**both, "named": {"1.0": "likely"}})[0] == Verdict.MISSED
+    assert judge({**both, "accused": both["accused"][:1]})[0] == Verdict.MISSED
 
 
 def test_where_the_evidence_cannot_tell_both_are_exact_and_the_victim_alone_is_not() -> None:
     case = CASES["rank0-only"]
     both = [["1.0", "unsure", "mismatch", "s"], ["1.1", "unsure", "mismatch", "s"]]
-    assert (
-        judge(record(case, evicted={}, named={"1.0": "unsure"}, accused=both))[0] == Verdict.EXACT
-    )
-    assert judge(record(case, evicted={}, named={}, accused=both[1:]))[0] == Verdict.MISSED
+    assert judge(record(case, evicted={}, accused=both))[0] == Verdict.EXACT
+    assert judge(record(case, evicted={}, accused=both[1:]))[0] == Verdict.MISSED
 
 
 def test_what_nobody_is_blamed_for_has_to_be_said() -> None:
     case = CASES["orphans"]
-    quiet = record(case, evicted={}, named={}, accused=[], incidents=[])
+    quiet = record(case, evicted={}, accused=[], incidents=[])
     assert judge(quiet) == (Verdict.MISSED, "its cause was not said")
     told = [{**incident("", "1 trains twice"), "culprits": []}]
     assert judge({**quiet, "incidents": told})[0] == Verdict.EXACT
@@ -230,7 +225,7 @@ def test_a_bug_that_did_not_strike_judges_nobody() -> None:
 
 def test_silence_about_the_healthy_is_exact() -> None:
     case = CASES["pause"]
-    quiet = record(case, named={}, accused=[], evicted={}, incidents=[], to_firing=None)
+    quiet = record(case, accused=[], evicted={}, incidents=[], to_firing=None)
     assert judge(quiet)[0] == Verdict.EXACT
     assert judge({**quiet, "accused": [["0.0", "likely", "dead", "s"]]})[0] == Verdict.ACCUSED
 
