@@ -16,6 +16,7 @@ __all__ = [
     "ReplicaId",
     "group_of",
     "group_of_replica",
+    "may_be_of",
     "rank_name",
     "split_rank_name",
     "unseen_name",
@@ -31,6 +32,11 @@ def unseen_name(replica_id: ReplicaId) -> GroupName:
     """Name of a participant that no WorkerServer reports: `rg_1~1f0c2d3e`."""
     name, _, uuid = replica_id.partition(":")
     return GroupName(f"{name}~{uuid[:8]}")
+
+
+def may_be_of(replica_id: ReplicaId, group: GroupName) -> bool:
+    """Whether a replica id can be this group's: it has its name, or none of its own."""
+    return group in (group_of_replica(replica_id), unseen_name(replica_id)) or ":" not in replica_id
 
 
 def group_of_replica(replica_id: ReplicaId) -> GroupName:

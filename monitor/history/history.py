@@ -21,7 +21,7 @@ from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits
 from monitor.history.track import RankTrack
 from monitor.losses import LossBook
-from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica
+from monitor.names import GroupName, Host, RankName, ReplicaId, may_be_of
 from monitor.pace import PaceMeter
 from monitor.prints import PrintBook
 from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
@@ -334,7 +334,7 @@ class History:
         self._replica_ids = {
             name: ids[0]
             for name, ids in told.items()
-            if ids and times[ids[0]] == 1 and group_of_replica(ids[0]) in (name, ids[0])
+            if ids and times[ids[0]] == 1 and may_be_of(ids[0], name)
         }
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:

@@ -21,7 +21,7 @@ from monitor.keeper.docket import Docket
 from monitor.keeper.observed import rungs_for
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
-from monitor.names import GroupName, IncidentId
+from monitor.names import GroupName, IncidentId, may_be_of
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.quarantine import offences
@@ -186,11 +186,15 @@ class Acting:
         Raises:
             NotPossible: there is no such group, or it is being evicted already.
         """
-        found = [] if view is None else [one for one in groups_of(view) if one.group == group]
+        groups = () if view is None else groups_of(view)
+        found = [one for one in groups if one.group == group]
         if view is None or not found:
             raise NotPossible(f"no such group: {group}")
         incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
-        evict = Evict(incident_id, group, found[0].replica_id, (), reason)
+        replica_id, told = found[0].replica_id, [one.replica_id for one in groups]
+        if told.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
+            replica_id = None  # it may be another group's, whom the Lighthouse would kill
+        evict = Evict(incident_id, group, replica_id, (), reason)
         with self.deciding:
             active = self._parts.evictors.active()
             if self.docket.going(group) or any(one.group == group for one in active):

@@ -235,6 +235,22 @@ def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_o
     assert [(str(row.state), row.attempt) for row in rows] == [("confirmed", 1)]
 
 
+@pytest.mark.parametrize(
+    ("told", "killed"), [("rg_1:uuid-rg_1", "rg_1:uuid-rg_1"), ("rg_0:other", None)], ids=str
+)
+def test_a_group_that_claims_anothers_replica_id_is_evicted_without_it(
+    bench: Bench, doomed: FakeRank, told: str, killed: str | None
+) -> None:
+    doomed.replica_id = told
+    bench.keeper.tick()
+    bench.keeper.tick()
+    bench.keeper.evict_by_hand(GroupName("rg_1"), "moving")
+    wait_until(lambda: not doomed.alive, 10, "its own WorkerServer ends it")
+    assert bench.store.flush()
+    (row,) = bench.store.remembered().decisions
+    assert row.body["replica_id"] == killed
+
+
 def test_what_a_person_asked_for_goes_on_under_the_next_monitor(
     bench: Bench, doomed: FakeRank
 ) -> None:
