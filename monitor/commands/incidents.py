@@ -13,11 +13,10 @@ from monitor.audit.amounts import bounds
 from monitor.audit.choose import ChoiceError, span_s
 from monitor.commands.ask import add_monitor_option, ask
 from monitor.commands.errors import DONE, USAGE, CommandError
-from monitor.commands.looking import Look
 from monitor.commands.stored import Stored
 from monitor.commands.story import Places, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
-from monitor.commands.watch import add_watch_option, away_lines, live, on_terminal, tell
+from monitor.commands.watch import Look, add_watch_option, away_lines, live, on_terminal, tell
 from monitor.detectors.verdict import Kind
 from monitor.reports.wording import counted
 from monitor.terminal.changes import incident_facts

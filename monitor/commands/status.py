@@ -94,7 +94,7 @@ def _ready(args: argparse.Namespace) -> tuple[float | None, str]:
 
 def _draw(args: argparse.Namespace, look: Any, width: int, height: int) -> list[Line]:
     top = away_lines(look.away, width)
-    foot: Line = [(cut("q: leave    all ranks: lightkeeper top", width), "dim")]
+    foot: Line = [(cut("Ctrl-C: leave    all ranks: lightkeeper top", width), "dim")]
     fixed = len(short(look.seen, 0, width, _links(args)))
     fits = max(0, height - fixed - len(top) - 4)
     return [*top, *short(look.seen, fits, width, _links(args)), foot]

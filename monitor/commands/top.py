@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import functools
-from typing import Any, Final
+from typing import Final
 
 from monitor.commands.ask import add_monitor_option
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.status import look_at
-from monitor.commands.watch import away_lines, live, on_terminal, seconds
+from monitor.commands.watch import Look, away_lines, live, on_terminal, seconds
+from monitor.terminal.answers import Asked
 from monitor.terminal.grid import Line
 from monitor.terminal.rows import RANK_ORDERS, Wanted
-from monitor.terminal.topscreen import HELP, Top
+from monitor.terminal.topscreen import top_screen
 
-_KEYS: Final = "\n".join(f"  {keys:<42}{does}" for keys, does in HELP)
-EXAMPLES: Final = f"""\
+EXAMPLES: Final = """\
 examples:
   lightkeeper top                              who works longest for a step
   lightkeeper top --sort phase-age             who has been in one phase for longest
   lightkeeper top --group rg_1 --wide
-
-keys:
-{_KEYS}
 
 It takes at most a twentieth of a core for looking: at ten thousand ranks it looks less often. In a
 pipe: lightkeeper ranks --sort busy --limit 20, or lightkeeper status --watch.
@@ -49,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Until q.
+    """Until Ctrl-C.
 
     Raises:
         CommandError: no terminal, or no monitor.
@@ -59,12 +56,13 @@ def run(args: argparse.Namespace) -> int:
             "top needs a terminal; in a pipe: lightkeeper ranks --sort busy --limit 20", USAGE
         )
     wanted = Wanted(frozenset(args.group), frozenset(args.host), unhealthy=args.unhealthy)
-    top = Top(args.sort, args.reverse, args.wide, wanted)
-    live(functools.partial(look_at, args), args.every, functools.partial(_draw, top),
-         top.struck)  # fmt: skip
+    show = functools.partial(
+        top_screen, order=args.sort, reverse=args.reverse, wide=args.wide, wanted=wanted
+    )
+
+    def draw(look: Look[Asked], width: int, height: int) -> list[Line]:
+        above = away_lines(look.away, width)
+        return [*above, *show(look.seen, width, max(1, height - len(above)))]
+
+    live(functools.partial(look_at, args), args.every, draw)
     return DONE
-
-
-def _draw(top: Top, look: Any, width: int, height: int) -> list[Line]:
-    above = away_lines(look.away, width)
-    return [*above, *top.screen(look.seen, width, max(1, height - len(above)))]

@@ -6,17 +6,18 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final, Generic, TypeVar
 
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
 from monitor.commands.errors import DONE, CommandError
-from monitor.commands.keys import keys_of_terminal
-from monitor.commands.looking import Away, Look, looking
 from monitor.commands.paint import Painted
 from monitor.commands.tables import moment
 from monitor.terminal.changes import Fact, Facts, changed
@@ -25,7 +26,28 @@ from monitor.terminal.grid import Line, cut
 T = TypeVar("T")
 _EVERY_S: Final = 2.0
 _LEAST_S, _MOST_S = 0.2, 3600.0
-_ENDS: Final = frozenset({"q", "Q", "\x04"})
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The screen is put back."""
+_BUDGET: Final = 0.05
+"""Largest share of one core that a live screen may take: with many ranks it looks less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The monitor gives no answer."""
+
+    since_s: float
+    """Unix time."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Generic[T]):
+    """The latest answer, and whether it is old."""
+
+    seen: T
+    at_s: float
+    away: Away | None = None
 
 
 def add_watch_option(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +58,8 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         const=_EVERY_S,
         metavar="SECONDS",
-        help="go on looking, every 2 s or as said: live on a terminal (q ends), in a pipe a line "
-        "for each change",
+        help="go on looking, every 2 s or as said: live on a terminal (Ctrl-C ends), in a pipe a "
+        "line for each change",
     )
 
 
@@ -53,41 +75,54 @@ def seconds(text: str) -> float:
 
 
 def on_terminal() -> bool:
-    """Whether somebody looks, and can strike a key."""
-    return sys.stdout.isatty() and sys.stdin.isatty()
+    """Whether somebody looks."""
+    return sys.stdout.isatty()
 
 
 Draw = Callable[[Look[T], int, int], list[Line]]
 """What is on the screen, from the latest look, in so many columns and rows."""
 
 
-def live(
-    ask: Callable[[], T], every_s: float, draw: Draw[T], struck: Callable[[str], object] = str
-) -> Look[T]:
-    """A whole screen until `q` or Ctrl-C; the last look. `struck`: what a key changes.
+def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> Look[T]:
+    """A whole screen until Ctrl-C; the last look.
 
     Raises:
         CommandError: the first look failed.
     """
     console = Console()
-    with keys_of_terminal() as (keys, wake_fd), looking(ask, every_s, wake_fd) as looks:
-        try:
-            with Live(console=console, screen=True, auto_refresh=False) as screen:
-                while True:
-                    look = looks.latest
-                    # an exported COLUMNS would hold it at the size that it once had
-                    width, height = os.get_terminal_size(sys.stdout.fileno())
-                    console.size = ConsoleDimensions(width, height)
-                    lines = draw(look, width, height)[:height]
-                    screen.update(Painted(lines), refresh=True)
-                    # only the age of a silence goes on by itself
-                    found = keys.wait(1.0 if look.away else None)
-                    if any(key in _ENDS for key in found):
-                        return looks.latest
-                    for key in found:
-                        struck(key)
-        except KeyboardInterrupt:
-            return looks.latest
+    look = Look(ask(), time.time())
+    ends: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ends.append(number)  # an exception alone is lost where a library swallows it
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    before = {one: signal.signal(one, end) for one in _ENDS}
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as screen:
+            while not ends:
+                used_s = time.process_time()
+                # an exported COLUMNS would hold it at the size that it once had
+                width, height = os.get_terminal_size(sys.stdout.fileno())
+                console.size = ConsoleDimensions(width, height)
+                screen.update(Painted(draw(look, width, height)[:height]), refresh=True)
+                look = _again(ask, look)
+                used_s = time.process_time() - used_s
+                time.sleep(max(every_s, used_s / _BUDGET))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    return look
+
+
+def _again(ask: Callable[[], T], before: Look[T]) -> Look[T]:
+    try:
+        return Look(ask(), time.time())
+    except CommandError as exc:
+        since_s = before.at_s if before.away is None else before.away.since_s
+        return Look(before.seen, before.at_s, Away(since_s, str(exc)))
 
 
 def away_lines(away: Away | None, width: int) -> list[Line]:

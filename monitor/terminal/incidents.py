@@ -31,7 +31,7 @@ def incidents_screen(incidents: Sequence[Mapping[str, Any]], width: int, height:
     more = len(incidents) - room
     tail = f"and {more:,} more   " if more > 0 else ""
     none = "" if incidents else "no incident   "
-    return [*shown, [(cut(f"{none}{tail}q: leave", width), "dim")]]
+    return [*shown, [(cut(f"{none}{tail}Ctrl-C: leave", width), "dim")]]
 
 
 def _cells(one: Mapping[str, Any]) -> list[Cell]:

@@ -15,7 +15,7 @@ from rich.terminal_theme import MONOKAI
 from monitor.commands.paint import Painted
 from monitor.commands.status import look_at
 from monitor.terminal.short import short
-from monitor.terminal.topscreen import Top
+from monitor.terminal.topscreen import top_screen
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def terminal(url: str, out: Path, moment: str) -> None:
     _svg(out / f"{moment}-status.svg", "lightkeeper status", width,
          lambda: Painted(short(seen, 10, width, lambda _: "")))  # fmt: skip
     _svg(out / f"{moment}-top.svg", "lightkeeper top", width,
-         lambda: Painted(Top().screen(seen, width, height)))  # fmt: skip
+         lambda: Painted(top_screen(seen, width, height)))  # fmt: skip
 
 
 def _svg(path: Path, title: str, width: int, draw: Callable[[], Painted]) -> None:
