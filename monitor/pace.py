@@ -1,11 +1,16 @@
 """How long ranks work a step: windows common to the whole fleet, robust within each.
 
-Theory of operation. From sweep to sweep a rank's busy seconds (all phases but waiting and
-the long ones) are divided by the steps that it began meanwhile; its pace in a window is the
-median of these shares. So a process that is descheduled once in a while (1 to 3 s is common on
-a busy host, facts/trainer.md) has the pace of its other steps. Means would accuse whoever was
-unlucky. A window ends after
-`window_s` once every rank has `window_steps` in it.
+Theory of operation. A rank is busy while it does not wait for others: its phases say so, or, where
+the loop declares none, its time less what its WorkerServer saw it wait (`StepState.waited_s`); both
+by the rank's own clock. Samples of 3 steps and more are taken, and in each the share of the time in
+which it was busy: a step more or less at the edges of a sample changes no share. A rank's pace in a
+window is the median of its shares, in seconds of the window's mean step. So one that is descheduled
+once in a while (1 to 3 s is common on a busy host, facts/trainer.md), or that saves now and then,
+has the pace of its other steps, and one that is slow in every third step is slow in every sample.
+Means would accuse whoever was unlucky. A window ends after `window_s` once every rank has
+`window_steps` in it.
+
+Who is traced, or whose waits stopped being told, has no pace in that window.
 """
 
 from __future__ import annotations
@@ -21,9 +26,11 @@ import numpy as np
 from monitor import cohort
 from monitor.config import KeeperConfig
 from monitor.names import RankName, split_rank_name
-from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
 
 _WINDOWS_KEPT: Final = 120
+_SAMPLE_STEPS: Final = 3
+"""One slow step in three shows in every sample, one in five in the fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +42,8 @@ class Pace:
     busy_s: float
     """Median seconds a step in which the rank did not wait across groups."""
     low_s: float
-    """The share that only 3 of 10 sweeps undercut: what a rank must be slow by. One that is
-    descheduled for half of a window has a high median, and is well."""
+    """What only 3 of 10 samples undercut: what a rank must be slow by. One that is descheduled for
+    half of a window has a high median, and is well."""
     step_s: float
     """Mean seconds a step, waiting included, long phases left out."""
     held: float = 0.0
@@ -59,6 +66,14 @@ class Pace:
     work: float = 1.0
     """How many times its peers' tokens it had, never under 1: more tokens excuse, fewer do not
     accuse."""
+    sees_group: bool = True
+    """Whether waiting for ranks of its own group shows: not where C++ does it by itself (DDP)."""
+    stopped: float = 0.0
+    """Share of the sweeps that found its process stopped by a signal."""
+    witness: Witness | None = None
+    """Where its main thread stood, when it was last seen to stand long enough."""
+    calls: int | None = None
+    """Collectives entered; None where phases tell what is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +96,29 @@ class Reading:
     """Whether it is inside a collective of its own group."""
     held_s: float | None = None
     """Seconds so far in which collectives held it and no phase said so; None: not known."""
+    waited_s: float | None = None
+    """Seconds so far in which it waited for others, where no phases tell; None: they do."""
+    calls: int = 0
+    """Collectives entered so far."""
+    own_calls: int | None = None
+    """Of these, in groups of several ranks within its replica group; None: it is alone in that."""
+    stopped: bool = False
+    """By a signal."""
+    traced: bool = False
+    witness: Witness | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
     attempt: int
     busy_s: float
+    whole_s: float
+    """All its time but long phases, by its own clock."""
     held_s: float | None
     long_s: float
     phases: Mapping[str, float]
     tokens: int
+    reading: Reading
 
 
 @dataclass(slots=True)
@@ -100,10 +128,16 @@ class _Course:
     incarnation: str
     start: _Counters
     last: _Counters
-    shares_s: list[float] = field(default_factory=list)
-    alone_s: list[float] = field(default_factory=list)
+    sample: _Counters
+    """Where the sample under way began."""
+    shares: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
     sweeps: int = 0
+    stopped: int = 0
+    outside: int = 0
     held: int = 0
+    traced: bool = False
+    witness: Witness | None = None
     current: bool = True
     """Whether the latest sweep saw it."""
 
@@ -139,48 +173,66 @@ class PaceMeter:
         self._start_s, self._courses = now_s, {}
         for rank, reading in sweep.items():
             counters = _counters(reading)
-            self._courses[rank] = _Course(reading.incarnation, counters, counters)
+            self._courses[rank] = _Course(reading.incarnation, counters, counters, counters)
 
     def _end(self, now_s: float, sweep: Mapping[RankName, Reading]) -> None:
-        here = {rank: course for rank, course in self._courses.items() if course.current}
+        here = {
+            rank: course
+            for rank, course in self._courses.items()
+            if course.current and not course.traced
+        }
         if any(_steps(course) < self.config.window_steps for course in here.values()):
             return
         start_s = now_s if self._start_s is None else self._start_s
         paces = {rank: _pace(course, now_s - start_s) for rank, course in here.items()}
-        if paces:
-            self.windows.append(Window(start_s, now_s, _compared(paces)))
+        told = {rank: pace for rank, pace in paces.items() if not _untold(here[rank], pace)}
+        if told:
+            self.windows.append(Window(start_s, now_s, _compared(told)))
         self._begin(now_s, sweep)
 
 
 def _counters(reading: Reading) -> _Counters:
     step = reading.step
-    busy_s = long_s = 0.0
+    busy_s = long_s = waits_s = 0.0
     phases: dict[str, float] = {}
     for name, spent_s in (*step.seconds.items(), (step.phase, step.phase_age_s)):
         phases[name] = phases.get(name, 0.0) + spent_s
         if name in LONG_PHASES:
             long_s += spent_s
-        elif name != WAITING_PHASE:
+        elif name == WAITING_PHASE:
+            waits_s += spent_s
+        else:
             busy_s += spent_s
-    return _Counters(step.attempt, busy_s, reading.held_s, long_s, phases, step.tokens)
+    whole_s = busy_s + waits_s
+    if reading.waited_s is not None:
+        busy_s, phases = whole_s - reading.waited_s, {}
+    return _Counters(
+        step.attempt, busy_s, whole_s, reading.held_s, long_s, phases, step.tokens, reading
+    )
 
 
 def _advance(course: _Course, reading: Reading | None) -> None:
     course.current = reading is not None and reading.incarnation == course.incarnation
     if reading is None or not course.current:
         return
+    course.sweeps += 1
+    course.stopped += reading.stopped
+    course.traced |= reading.traced
+    course.witness = reading.witness or course.witness
     if reading.step.phase != WAITING_PHASE and reading.step.phase not in LONG_PHASES:
-        course.sweeps += 1
+        course.outside += 1
         course.held += reading.inside
     if reading.step.attempt > course.last.attempt:
-        now = _counters(reading)
-        spent_s = max(0.0, now.busy_s - course.last.busy_s)
-        steps = now.attempt - course.last.attempt
-        course.shares_s.append(spent_s / steps)
-        if now.held_s is not None and course.last.held_s is not None:
-            held_s = now.held_s - course.last.held_s
-            course.alone_s.append(max(0.0, spent_s - held_s) / steps)
-        course.last = now
+        course.last = now = _counters(reading)
+        before = course.sample
+        whole_s = now.whole_s - before.whole_s
+        if now.attempt - before.attempt >= _SAMPLE_STEPS and whole_s > 0:
+            spent_s = min(whole_s, max(0.0, now.busy_s - before.busy_s))
+            course.shares.append(spent_s / whole_s)
+            if now.held_s is not None and before.held_s is not None:
+                held_s = now.held_s - before.held_s
+                course.alone.append(max(0.0, spent_s - held_s) / whole_s)
+            course.sample = now
 
 
 def _steps(course: _Course) -> int:
@@ -188,31 +240,48 @@ def _steps(course: _Course) -> int:
 
 
 def _pace(course: _Course, span_s: float) -> Pace:
-    steps = _steps(course)
-    paused_s = course.last.long_s - course.start.long_s
-    shares_s = sorted(course.shares_s) or [0.0]
-    busy_s, held = median(shares_s), _held(course)
+    steps, first, last = _steps(course), course.start, course.last
+    step_s = max(0.0, span_s - (last.long_s - first.long_s)) / max(1, steps)
+    whole_s = max(1e-9, last.whole_s - first.whole_s)
+    shares = sorted(course.shares) or [min(1.0, max(0.0, last.busy_s - first.busy_s) / whole_s)]
+    busy_s, held = median(shares) * step_s, _held(course)
+    waits = last.reading.waited_s is not None
+    own = first.reading.own_calls, last.reading.own_calls
     return Pace(
         incarnation=course.incarnation,
         steps=steps,
         busy_s=busy_s,
-        low_s=shares_s[int(0.3 * (len(shares_s) - 1))],
-        step_s=max(0.0, span_s - paused_s) / max(1, steps),
-        held=held,
-        alone_s=median(course.alone_s) if course.alone_s else busy_s * (1 - held),
+        low_s=shares[int(0.3 * (len(shares) - 1))] * step_s,
+        step_s=step_s,
+        held=0.0 if waits else held,
+        alone_s=busy_s
+        if waits
+        else median(course.alone) * step_s
+        if course.alone
+        else busy_s * (1 - held),
         phases={
-            name: max(0.0, spent_s - course.start.phases.get(name, 0.0)) / max(1, steps)
-            for name, spent_s in course.last.phases.items()
+            name: max(0.0, spent_s - first.phases.get(name, 0.0)) / max(1, steps)
+            for name, spent_s in last.phases.items()
         },
-        tokens=max(0, course.last.tokens - course.start.tokens) / max(1, steps),
+        tokens=max(0, last.tokens - first.tokens) / max(1, steps),
+        sees_group=not waits or None in own or own[0] != own[1],
+        stopped=course.stopped / max(1, course.sweeps),
+        witness=course.witness,
+        calls=last.reading.calls - first.reading.calls if waits else None,
     )
+
+
+def _untold(course: _Course, pace: Pace) -> bool:
+    """Whether a rank that tells its waits has stopped telling them: every step has some."""
+    first, last = course.start.reading, course.last.reading
+    return pace.calls is not None and first.waited_s == last.waited_s
 
 
 def _held(course: _Course) -> float:
     """Share of the busy time in which collectives held the rank."""
     first, last = course.start, course.last
     if first.held_s is None or last.held_s is None:
-        return course.held / course.sweeps if course.sweeps else 0.0
+        return course.held / course.outside if course.outside else 0.0
     busy_s = last.busy_s - first.busy_s
     return min(1.0, max(0.0, last.held_s - first.held_s) / busy_s) if busy_s > 0 else 0.0
 
@@ -223,7 +292,11 @@ def _compared(paces: Mapping[RankName, Pace]) -> dict[RankName, Pace]:
     for rank in paces:
         lanes.setdefault(split_rank_name(rank)[1], []).append(rank)
     found = dict(paces)
-    for lane in lanes.values():
+    for members in lanes.values():
+        calls = any(paces[rank].calls for rank in members)
+        lane = [rank for rank in members if not (calls and paces[rank].calls == 0)]
+        for rank in set(members) - set(lane):
+            del found[rank]  # whose collectives are recorded no more
         if len(lane) < 2:
             continue
         busy = np.array([paces[rank].busy_s for rank in lane])

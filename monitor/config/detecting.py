@@ -122,13 +122,17 @@ class Detecting:
     # -- straggler: monitor.detectors.straggler --------------------------------------------
     window_s: float = 5.0
     """Shortest window over which busy seconds a step are averaged."""
-    window_steps: int = 5
-    """Fewest steps in a window: one step more or less at its edges is at most 20 %."""
+    window_steps: int = 3
+    """Fewest steps in a window. More finds a slow rank later where steps are long, fewer than 3
+    takes one long step for a slow rank."""
     window_limit_s: float = 120.0
     """A window that lasts longer is thrown away (a pause, not a pace)."""
     straggler_ratio: float = 1.5
     """Busy seconds against the cohort's median. Lower finds milder stragglers and accuses
     uneven batches; 1.1 is usual with 100 peers (ALGORITHMS.md section 6), 1.5 with few."""
+    mild_ratio: float = 1.3
+    """The same for slowness that lasts: in 10 of 12 windows. Lower accuses whoever gets less of a
+    busy host's CPU."""
     straggler_z: float = 5.0
     """Robust z-score that a cohort of 4 or more must show as well."""
     own_change_ratio: float = 1.3
@@ -225,6 +229,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "window_steps": (1, 1e6),
     "window_limit_s": (1, DAY),
     "straggler_ratio": (1.01, 100),
+    "mild_ratio": (1.01, 100),
     "straggler_z": (0, 1000),
     "own_change_ratio": (1, 100),
     "straggler_windows": (1, 100),

@@ -25,8 +25,8 @@ TRANSFERS: Final = "communication inside its group"
 class Blame:
     """Where a rank's excess lies, in medians over some windows."""
 
-    kind: str
-    """`data loading`, `compute`, or a phase of the user's own in quotes."""
+    kind: str | None
+    """`data loading`, `compute`, or a phase of the user's own in quotes; None: no phases tell."""
     own_s: float
     """Seconds a step that it spends there."""
     peers_s: float
@@ -54,11 +54,11 @@ def blame(windows: Sequence[Window], rank: RankName) -> Blame:
             theirs.setdefault(kind, []).append(_median(one.get(kind, 0.0) for one in others))
         alone.append(_median(pace.alone_s for pace in peers))
     excess = {kind: _median(own[kind]) - _median(theirs[kind]) for kind in own}
-    worst = max(sorted(excess), key=lambda kind: excess[kind], default="compute")
+    worst = max(sorted(excess), key=lambda kind: excess[kind], default=None)
     return Blame(
         kind=worst,
-        own_s=_median(own.get(worst, ())),
-        peers_s=_median(theirs.get(worst, ())),
+        own_s=_median(own.get(worst or "", ())),
+        peers_s=_median(theirs.get(worst or "", ())),
         peers=most,
         peers_alone_s=_median(alone),
     )

@@ -1,13 +1,14 @@
 """Slow ranks (classes S1 and S2): busy when the others already wait.
 
-Measured: busy seconds a step (all phases but waiting and long ones), in windows common to
-the fleet, against the ranks of the same role: the same group rank in the other groups
-(ALGORITHMS.md section 6). Windows that a start, a heal or a death touched do not exist.
-With 4 and more in the cohort a robust z-score must agree; under 4 the rank must also have
-become slower than it was, or stay slow for long. A rank with more tokens than its peers is slow
-only if it is slow a token. What it is slow at is the phase with the greatest excess; where all
-ranks of a group spend theirs inside the group's own collectives it is the transfer that is slow,
-and the group, not a rank, is to blame.
+Measured: busy seconds a step (`monitor.pace`), in windows common to the fleet, against the ranks of
+the same role: the same group rank in the other groups (ALGORITHMS.md section 6). Windows that a
+start, a heal or a death touched do not exist. The milder, the longer it has to last. With 4 and
+more in the cohort a robust z-score must agree; under 4 the rank must also have become slower than
+it was, or stay slow for long. A rank with more tokens than its peers is slow only if it is slow a
+token. What it is slow at is the phase with the greatest excess; where all ranks of a group spend
+theirs inside the group's own collectives it is the transfer that is slow, and the group, not a
+rank, is to blame. Where a rank's waiting for its own group does not show (torch's DDP waits in
+C++), the group is told, and that it cannot be known which of its ranks is the slow one.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from monitor.detectors.slow_phase import TRANSFERS, Blame, blame
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
-from monitor.names import GroupName, RankName
+from monitor.names import GroupName, RankName, group_of
 from monitor.pace import Pace, Window
 
 _SHARE_OF_STEP = 0.1
 """Of a step, what the excess must come to: less slows nobody down noticeably."""
 _BASELINE_WINDOWS = 3
+_MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
+"""As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
 _MOSTLY_INSIDE = 0.5
 """Share of the sweeps inside collectives from which a group is said to spend its time there."""
+_MOSTLY = 0.5
 _HELD = 0.2
 """Share of its busy time from which what collectives held a rank is looked at on its own."""
 _OWN_SHARE = 2 / 3
@@ -37,10 +41,24 @@ others are slow because they wait for it inside forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Rule:
+    """How slow for how long."""
+
+    ratio: float
+    windows: int
+    slow: int
+    persistent: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Slow:
     rank: RankName
+    rule: _Rule
     ratio: float
     last: Pace
+    busy_s: float
+    """Medians over the windows looked at, as the next."""
+    usual_s: float
     since_s: float
     lost_s: float
     alone_s: float
@@ -68,7 +86,7 @@ def straggler(history: History) -> tuple[Verdict, ...]:
     return tuple(verdict for verdict in told if verdict is not None)
 
 
-def _slow(history: History, pace: Pace) -> bool:
+def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
     """Whether one window shows a rank slower than its cohort, and to the fleet's cost."""
     return bool(
         cohort.slower(
@@ -77,7 +95,7 @@ def _slow(history: History, pace: Pace) -> bool:
             step=pace.step_s,
             score=pace.z,
             members=pace.cohort,
-            ratio=history.config.straggler_ratio,
+            ratio=rule.ratio,
             share=_SHARE_OF_STEP,
             least_score=history.config.straggler_z,
         )
@@ -86,14 +104,24 @@ def _slow(history: History, pace: Pace) -> bool:
 
 def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Slow | None:
     config = history.config
-    looked = [_pace(window, track) for window in windows[-config.straggler_windows :]]
-    present = [pace for pace in looked if pace is not None]
-    if len(present) < config.straggler_windows or not _slow(history, present[-1]):
+    clear = _Rule(
+        config.straggler_ratio,
+        config.straggler_windows,
+        config.straggler_slow_windows,
+        config.persistent_windows,
+    )
+    mild = _Rule(config.mild_ratio, _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT)
+    return _by(history, track, windows, clear) or _by(history, track, windows, mild)
+
+
+def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
+    present = [p for window in windows[-rule.windows :] if (p := _pace(window, track)) is not None]
+    if len(present) < rule.windows or not _slow(history, present[-1], rule):
         return None
-    if sum(_slow(history, pace) for pace in present) < config.straggler_slow_windows:
+    if sum(_slow(history, pace, rule) for pace in present) < rule.slow:
         return None
-    start, lost_s = _episode(history, track, windows)
-    persistent = _persistent(history, track, windows)
+    start, lost_s = _episode(history, track, windows, rule)
+    persistent = _persistent(history, track, windows, rule)
     if present[-1].cohort < cohort.SMALL and not (
         _changed(history, track, windows[:start], present) or persistent
     ):
@@ -101,14 +129,17 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
     held = sum(pace.held for pace in present) / len(present)
     return _Slow(
         rank=track.rank,
-        ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p)]),
+        rule=rule,
+        ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p, rule)]),
         last=present[-1],
+        busy_s=median([pace.busy_s for pace in present]),
+        usual_s=median([pace.usual_s for pace in present]),
         since_s=windows[start].start_s,
         lost_s=max(0.0, lost_s),
         alone_s=median([pace.alone_s for pace in present]),
         held=held,
         persistent=persistent,
-        blame=blame(windows[-config.straggler_windows :], track.rank),
+        blame=blame(windows[-rule.windows :], track.rank),
     )
 
 
@@ -128,14 +159,19 @@ def _changed(
     return now_s > history.config.own_change_ratio * median(past)
 
 
-def _persistent(history: History, track: RankTrack, windows: Sequence[Window]) -> bool:
+def _persistent(
+    history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule
+) -> bool:
     """Whether a rank was slow in each of the last windows."""
-    count = history.config.persistent_windows
-    paces = [_pace(window, track) for window in windows[-count:]]
-    return len(paces) == count and all(p is not None and _slow(history, p) for p in paces)
+    paces = [_pace(window, track) for window in windows[-rule.persistent :]]
+    return len(paces) == rule.persistent and all(
+        p is not None and _slow(history, p, rule) for p in paces
+    )
 
 
-def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> tuple[int, float]:
+def _episode(
+    history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule
+) -> tuple[int, float]:
     """First window of the present slowness, and the seconds that it has cost the fleet.
 
     One good window may lie between two slow ones.
@@ -146,7 +182,7 @@ def _episode(history: History, track: RankTrack, windows: Sequence[Window]) -> t
         if pace is None or good > 1:
             break
         pending_s += (pace.busy_s - pace.usual_s) * pace.steps
-        if _slow(history, pace):
+        if _slow(history, pace, rule):
             start, lost_s, pending_s, good = index, lost_s + pending_s, 0.0, 0
         else:
             good += 1
@@ -164,41 +200,45 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
-    config = history.config
+    clear = transfer or all(found.last.sees_group for found in slow)
+    since_s = min(found.since_s for found in slow)
+    victims = tuple(
+        track.rank
+        for track in history.present()
+        if track.rank in held or (track.group != group and history.participating(track))
+    )
+    told = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
         groups=(group,),
-        reason=f"{_what(culprits, worst, transfer=transfer)}: "
-        f"{worst.ratio:.1f} times as long in at least "
-        f"{config.straggler_slow_windows} of {config.straggler_windows} windows",
-        confidence=Confidence.LIKELY,
-        since_s=min(found.since_s for found in slow),
-        victims=tuple(
-            track.rank
-            for track in history.present()
-            if track.rank in held or (track.group != group and history.participating(track))
-        ),
+        reason=f"{told}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
+        f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
+        f"{seconds(history.now_s - since_s)} now",
+        confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
+        since_s=since_s,
+        victims=victims,
         evidence={
             found.rank: f"busy {found.last.busy_s:.4f} s a step, peers {found.last.usual_s:.4f} s, "
             f"lost {found.lost_s:.1f} s since {found.since_s:.0f}"
             for found in slow
         }
         | {
-            "slow at": TRANSFERS if transfer else worst.blame.kind,
-            "course": _course(history, slow),
-            "source": f"phases, medians over windows of {seconds(config.window_s)} and more",
+            "slow at": TRANSFERS if transfer else worst.blame.kind or "its own work",
+            "course": _course(slow, worst),
+            "source": f"{'phases' if worst.blame.kind else 'waits that its WorkerServer saw'}, "
+            f"medians over windows of {seconds(history.config.window_s)} and more",
         },
         lost_s=max(found.lost_s for found in slow),
         signature=f"straggler:{culprits[0]}",
     )
 
 
-def _course(history: History, slow: list[_Slow]) -> str:
-    config = history.config
+def _course(slow: list[_Slow], worst: _Slow) -> str:
+    rule, times = worst.rule, f"{worst.ratio:.1f} times as long as its peers"
     if any(found.persistent for found in slow):
-        return f"persistent: slow in each of the last {config.persistent_windows} windows"
-    return f"lately: {config.straggler_slow_windows} of {config.straggler_windows} windows"
+        return f"persistent: {times}, slow in each of the last {rule.persistent} windows"
+    return f"lately: {times}, slow in {rule.slow} of {rule.windows} windows"
 
 
 def _waits(history: History, found: _Slow) -> bool:
@@ -221,18 +261,32 @@ def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) ->
     )
 
 
-def _what(culprits: tuple[RankName, ...], worst: _Slow, *, transfer: bool) -> str:
-    """Such as `rg_1.0 is slow in data loading, 0.8 s a step where 3 peers take 0.1 s`."""
-    last, found = worst.last, worst.blame
-    if transfer:
-        peers = f"{last.cohort - 1} other {'group takes' if last.cohort == 2 else 'groups take'}"
-        return (
-            f"the collectives inside the group of {listed(culprits)} are slow: its ranks come in "
-            f"time and take {seconds(last.busy_s)} a step where {peers} {seconds(last.usual_s)}"
-        )
-    peers = f"{found.peers} {'peer takes' if found.peers == 1 else 'peers take'}"
+def _transfer(culprits: tuple[RankName, ...], worst: _Slow) -> str:
+    last = worst.last
+    peers = f"{last.cohort - 1} other {'group takes' if last.cohort == 2 else 'groups take'}"
     return (
-        f"{listed(culprits)} {plural(culprits, 'is', 'are')} slow in {found.kind}, "
-        f"{seconds(found.own_s)} a step where {peers} {seconds(found.peers_s)} "
-        f"(works {seconds(last.busy_s)} a step, peers {seconds(last.usual_s)})"
+        f"the collectives inside the group of {listed(culprits)} are slow: its ranks come in "
+        f"time and take {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
     )
+
+
+def _work(culprits: tuple[RankName, ...], worst: _Slow, *, clear: bool) -> str:
+    """Such as `1.0 slows everybody: its own work takes 1.1 s a step where its peers take 0.2 s`."""
+    last, found = worst.last, worst.blame
+    peers = "its peer takes" if last.cohort == 2 else "its peers take"
+    work = f"own work takes {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
+    where = ""
+    if found.kind is not None:
+        where = f", in {found.kind} {seconds(found.own_s)} where they take {seconds(found.peers_s)}"
+    if last.stopped >= _MOSTLY:
+        where += f"; a signal had stopped it at {last.stopped:.0%} of the looks"
+    elif last.witness is not None:
+        where += f"; it was seen to stand in {last.witness.frame}"
+    if not clear:
+        return (
+            f"a rank of group {group_of(culprits[0])} slows everybody, {' or '.join(culprits)}, "
+            f"which cannot be told (their waiting for each other does not show): its {work}{where}"
+        )
+    if len(culprits) > 1:
+        return f"{listed(culprits)} slow everybody: of {worst.rank}, the slowest, its {work}{where}"
+    return f"{worst.rank} slows everybody: its {work}{where}"

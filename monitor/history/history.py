@@ -165,16 +165,16 @@ class History:
         return max(self.config.stall_floor_s, self.config.stall_factor * self.learned_step_s(track))
 
     def cohorts(self) -> tuple[tuple[str, tuple[RankName, ...]], ...]:
-        """Ranks of one role that phases cannot compare, by a name of the role; sorted.
+        """Ranks of one role that paces cannot compare, by a name of the role; sorted.
 
-        They report none of their own, or there is no other group to compare with.
+        Neither phases nor waits are told, or there is no other group to compare with.
 
         The same group rank of all replica groups; in a job of one group all its ranks, if there
         are no smaller process groups that would give them roles.
         """
         lanes: dict[int, list[RankTrack]] = {}
         for track in self.present():
-            alone = not track.phased or len(self._groups) == 1
+            alone = not track.paced or len(self._groups) == 1
             if alone and not self.starting(track) and track.fresh is not None:
                 lanes.setdefault(track.identity.group_rank, []).append(track)
         if len(self._groups) == 1:

@@ -10,12 +10,12 @@ from typing import Final
 
 from monitor.history.history import History
 from monitor.history.lessons import learn, learn_from_past
-from monitor.history.track import RankTrack
+from monitor.history.track import RankTrack, of_own_group
 from monitor.history.turnout import push_attendance, push_unseen
 from monitor.pace import Reading
 from monitor.prints import Voice
 from monitor.snapshot import Observation, Snapshot
-from worker_server.wire import SOURCE_REPORTER, FlightRecord
+from worker_server.wire import FlightRecord
 
 _TRIES: Final = 3
 """How often a rank's past is asked for, at most."""
@@ -130,6 +130,13 @@ def _push_state(history: History) -> None:
     )
 
 
+def _own_calls(track: RankTrack) -> int | None:
+    """Collectives among several ranks of its own group, so far; None where it is alone in it."""
+    if track.identity.world_size < 2 or track.fresh is None:
+        return None
+    return sum(head.enqueued for head in track.fresh.heads if of_own_group(head, track))
+
+
 def _push_pace(history: History) -> None:
     if history.now_s - history.disturbed_s < history.config.restart_quiet_s:
         history.pace.drop()
@@ -138,11 +145,22 @@ def _push_pace(history: History) -> None:
         history.now_s,
         [
             Reading(
-                track.rank, track.identity.incarnation, track.step, track.inside_own, track.held_s
+                track.rank,
+                track.identity.incarnation,
+                track.step,
+                track.inside_own,
+                track.held_s,
+                None if track.phased else track.waited_s,
+                sum(head.enqueued for head in track.fresh.heads),
+                _own_calls(track),
+                track.fresh.process.state == "T",
+                track.fresh.process.tracer is not None,
+                track.fresh.witness,
             )
             for track in history.present()
             if track.step is not None
-            and track.step.source == SOURCE_REPORTER
+            and track.fresh is not None
+            and track.paced
             and history.participating(track)
         ],
     )

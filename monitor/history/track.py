@@ -179,6 +179,23 @@ class RankTrack:
         return seen if seen is not None and seen.samples >= 2 else None
 
     @property
+    def waited_s(self) -> float | None:
+        """Seconds of this incarnation in which its main thread waited for others, by now.
+
+        None where its source of steps does not tell.
+        """
+        report, step = self.report, self.step
+        if report is None or step is None or step.waited_s is None:
+            return None
+        inside_s = max((head.age_s for head in report.heads if head.inside > 0), default=0.0)
+        return step.waited_s + (inside_s if step.waits_s is None else step.waits_s)
+
+    @property
+    def paced(self) -> bool:
+        """Whether it is known how much of its time is its own: by its phases, or by its waits."""
+        return self.phased or (self.step is not None and self.step.waited_s is not None)
+
+    @property
     def inside_own(self) -> bool:
         """Whether it is inside a collective of its own replica group, in the latest tick."""
         report = self.fresh
@@ -245,5 +262,10 @@ def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
 
     A process group that spans replica groups is not its own: that wait is TorchFT's.
     """
+    return head.inside > 0 and of_own_group(head, track)
+
+
+def of_own_group(head: GroupHead, track: RankTrack) -> bool:
+    """Whether a process group holds several ranks of its replica group, and no others."""
     across = head.name.startswith(ACROSS) or head.size > track.identity.world_size
-    return head.inside > 0 and head.size > 1 and not across
+    return head.size > 1 and not across

@@ -154,7 +154,7 @@ def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | No
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
     tracks = _culprit_tracks(history, incident)
-    if len(history.groups()) == 1 or any(not track.phased for track in tracks):
+    if len(history.groups()) == 1 or any(not track.paced for track in tracks):
         calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
         judged = calm_s > incident.last_seen_s
     else:

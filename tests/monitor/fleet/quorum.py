@@ -52,6 +52,7 @@ class Quorum(Program):
         clean = self.quorum - joining - bad
         for name in sorted(self.quorum):
             for rank in self.groups[name]:
+                rank.waited_s += self.now_s - rank.across_since_s + 0.001  # the vote itself
                 rank.begun_s = rank.across_since_s = self.now_s
                 rank.quorum = self.quorum_id, len(self.quorum - joining)
                 if rank.across_ring:

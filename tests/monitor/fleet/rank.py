@@ -103,6 +103,9 @@ class SimRank:
     lineage: int = 0
     held_s: float = 0.0
     """In collectives of its group, which lie within forward and backward."""
+    waited_s: float = 0.0
+    """For others, inside its group and across groups."""
+    traced: bool = False
     prints: list[tuple[int, int, int]] = field(default_factory=list)
     spell: Spoilt | None = None
     spell_s: float = 0.0
@@ -159,5 +162,6 @@ class SimRank:
     def leave_collective(self, now_s: float) -> None:
         self.completed = self.enqueued
         self.held_s += now_s - self.head_since_s
+        self.waited_s += now_s - self.head_since_s
         self.head_since_s = now_s
         self.ring[-1]["exit_s"] = now_s

@@ -181,6 +181,11 @@ class Seen(Quorum):
             phase_age_s=max(0.0, now_s - rank.begun_s),
             progress=rank.attempt + rank.commits,
             seconds={"other": rank.begun_s - START_S},  # of what is over, as the page has it
+            waited_s=rank.waited_s if self.tells_waits else None,
+            waits_in=WAIT_QUORUM if self.tells_waits and rank.place == "cross" else None,
+            waits_s=now_s - rank.across_since_s
+            if self.tells_waits and rank.place == "cross"
+            else None,
         )
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:

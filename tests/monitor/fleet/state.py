@@ -60,6 +60,8 @@ class FleetState:
         self.erring: set[str] = set()
         self.tells_held = True
         """Whether its WorkerServers tell how long collectives held their rank."""
+        self.tells_waits = False
+        """Whether they tell how long it waited, as under TorchFT without phases."""
         self.outside: dict[str, float] = {}
         self.late_ticks: list[float] = []
         self.quorum_id = 1

@@ -1,0 +1,228 @@
+"""Slow ranks of TorchFT jobs that declare no phases: by what their main threads waited."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Confidence
+from monitor.snapshot import Observation, Snapshot
+from tests.monitor.fleet import (
+    At,
+    Drive,
+    SimFleet,
+    at,
+    cpu_stall,
+    habit,
+    lighthouse_away,
+    pause,
+    restart,
+    silent,
+    slow,
+    slow_in,
+    slow_network,
+)
+from tests.monitor.fleet.script import Fault
+from worker_server.wire import Doing, Frame, StateReport, Witness
+
+WATCHING = KeeperConfig(observe=True)
+
+
+def plain(groups: int, size: int, *script: At, **options) -> SimFleet:
+    fleet = SimFleet(groups, size, script, source="torchft", across=True, **options)
+    fleet.tells_waits = True
+    return fleet
+
+
+def traced(rank: str, on: bool) -> Fault:
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).traced = on
+
+    return do
+
+
+def reports(change: Callable[[StateReport], StateReport], rank: str, after: int):
+    """From this tick on, what this rank tells is changed so."""
+
+    def alter(snapshot: Snapshot) -> Snapshot:
+        def one(seen: Observation) -> Observation:
+            report = seen.report
+            if report is None or seen.rank != rank or snapshot.tick < after:
+                return seen
+            return replace(seen, outcome=change(report))
+
+        return replace(snapshot, observations=tuple(map(one, snapshot.observations)))
+
+    return alter
+
+
+# -- who is slow ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2), (2, 1), (5, 2)])
+@pytest.mark.parametrize(
+    ("fault", "most_s"),
+    [
+        pytest.param(slow_in("rg_1.0", "backward", 0.8), 35, id="four times as long"),
+        pytest.param(slow_in("rg_1.0", "backward", 4.4), 75, id="at 6 % of a core"),
+        pytest.param(habit(["rg_1.0"], 3, "checkpoint", 0.9), 40, id="every third step, 4 times"),
+        pytest.param(habit(["rg_1.0"], 3, "checkpoint", 2.7), 60, id="every third step, 10 times"),
+        pytest.param(slow_in("rg_1.0", "backward", 0.15), 75, id="1.5 times"),
+    ],
+)
+def test_a_slow_rank_is_named_alone_within_a_minute(groups, size, fault, most_s) -> None:
+    drive = Drive(plain(groups, size, at(60, fault), noise=0.1), WATCHING).run(150)
+    incidents = [one for one in drive.seen.values() if one.kind == "straggler"]
+    assert {one.culprits for one in incidents} == {("rg_1.0",)}
+    assert drive.fired[incidents[0].id] <= 60 + most_s
+    assert incidents[0].verdict.confidence is Confidence.LIKELY
+
+
+def test_the_sentence_says_who_slows_whom_by_how_much_and_since_when() -> None:
+    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
+    drive = Drive(fleet, WATCHING).run(110)
+    [verdict] = drive.last.verdicts
+    assert verdict.reason == (
+        "rg_1.0 slows everybody: its own work takes 1 s a step where its peers take 0.3 s; "
+        "rg_0.0 and rg_2.0 wait 0.7 s a step for that, for 69 s now"
+    )
+    assert verdict.evidence["slow at"] == "its own work"
+    assert verdict.evidence["source"].startswith("waits that its WorkerServer saw")
+
+
+def test_it_says_where_the_main_thread_was_seen_to_stand() -> None:
+    def stands(report: StateReport) -> StateReport:
+        frame = Frame("Metrics.log_step", "train.py", 66)
+        return replace(report, witness=Witness(frame, Doing.IO, 2, 2.0, 0.5))
+
+    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 4.0)))
+    drive = Drive(fleet, WATCHING, alter=reports(stands, "rg_1.0", 60)).run(130)
+    [verdict] = drive.last.verdicts
+    assert "it was seen to stand in Metrics.log_step (train.py:66)" in verdict.reason
+
+
+def test_a_process_that_is_stopped_again_and_again_is_said_to_be() -> None:
+    def stopped(report: StateReport) -> StateReport:
+        return replace(report, process=replace(report.process, state="T"))
+
+    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
+    drive = Drive(fleet, WATCHING, alter=reports(stopped, "rg_1.0", 40)).run(100)
+    [verdict] = drive.last.verdicts
+    assert "a signal had stopped it at 100% of the looks" in verdict.reason
+
+
+def test_it_is_evicted_once_it_cost_more_than_an_eviction() -> None:
+    drive = Drive(plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))).run(120)
+    assert drive.evicted() == ["rg_1"]
+    assert drive.incident("straggler").verdict.lost_s > 15.0
+
+
+def test_it_keeps_pace_again_when_it_does() -> None:
+    script = at(40, slow_in("rg_1.0", "backward", 0.8)), at(100, slow_in("rg_1.0", "backward", 0.0))
+    drive = Drive(plain(3, 1, *script), WATCHING).run(200)
+    assert drive.incident("straggler").resolution == "keeps pace again"
+
+
+def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() -> None:
+    """torch's DDP waits in C++: who waits there for the slow one looks as busy."""
+
+    def unseen(report: StateReport) -> StateReport:
+        heads = tuple(head for head in report.heads if head.name != "intra")
+        step = report.step
+        if step is not None and report.identity.group == "rg_1":
+            slow_s = fleet.rank("rg_1.1").waited_s
+            waits_s = fleet.now_s - fleet.rank(report.identity.rank).across_since_s
+            step = replace(step, waited_s=slow_s, waits_s=waits_s if step.waits_in else None)
+        return replace(report, heads=heads, step=step)
+
+    fleet = plain(2, 2, at(40, slow_in("rg_1.1", "backward", 0.8)))
+    first = reports(unseen, "rg_1.0", 0)
+    second = reports(unseen, "rg_1.1", 0)
+    drive = Drive(fleet, alter=lambda snapshot: second(first(snapshot))).run(150)
+    incident = drive.incident("straggler")
+    assert incident.groups == ("rg_1",)
+    assert incident.verdict.confidence is Confidence.UNSURE
+    assert "a rank of group rg_1 slows everybody, rg_1.0 or rg_1.1" in incident.verdict.reason
+    assert not drive.evicts
+
+
+# -- who is not ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param([at(0, habit(["rg_0.0"], 10, "checkpoint", 2.0))], id="saves every 10 steps"),
+        pytest.param([at(0, habit(["rg_0.0"], 5, "evaluation", 1.0))], id="evaluates every 5"),
+        pytest.param([at(0, habit(["rg_0.0"], 50, "evaluation", 12.0))], id="evaluates long"),
+        pytest.param([at(60, cpu_stall("rg_1.0", 2.0))], id="stopped for 2 s by hand"),
+        pytest.param([at(60, cpu_stall("rg_1.0", 4.0))], id="one garbage collection"),
+        pytest.param([at(60, pause(["rg_1.0"], "evaluation", 25.0))], id="one long pause"),
+        pytest.param([at(60, restart("rg_1", start_s=20.0))], id="restarts"),
+        pytest.param([at(60, lighthouse_away(8.0)), at(90, lighthouse_away(8.0))], id="hiccups"),
+        pytest.param([at(60, slow_network(0.8))], id="a slow network"),
+        pytest.param([at(20 + 6 * n, silent("rg_1.0", 2.0)) for n in range(20)], id="polled late"),
+        pytest.param(
+            [at(20 + 7 * n, cpu_stall("rg_1.0", 2.5)) for n in range(30)], id="descheduled often"
+        ),
+        pytest.param(
+            [
+                line
+                for n in range(80)
+                for line in (
+                    at(20 + 2 * n, slow(f"rg_{n * n % 3 % 2}.0", 3.0)),
+                    at(21 + 2 * n, slow(f"rg_{n * n % 3 % 2}.0", 1.0)),
+                )
+            ],
+            id="uneven batches",
+        ),
+        pytest.param(
+            [at(60, slow_in(f"rg_{n}.0", "backward", 0.5)) for n in range(2)], id="all are slower"
+        ),
+    ],
+)
+def test_nobody_is_named_for(groups, size, script) -> None:
+    if groups == 3 and script[-1].at_s == 60 and len(script) == 2:
+        script = [*script, at(60, slow_in("rg_2.0", "backward", 0.5))]
+    drive = Drive(plain(groups, size, *script, noise=0.2)).run(220)
+    assert not [i for i in drive.seen.values() if i.kind == "straggler" and i.culprits]
+
+
+def test_a_rank_that_strace_slows_is_not_named_while_it_is_traced() -> None:
+    script = at(40, slow("rg_1.0", 4.0)), at(40, traced("rg_1.0", on=True))
+    assert not Drive(plain(3, 1, *script)).run(150).seen
+
+
+def test_a_rank_that_stops_telling_its_waits_is_not_taken_for_busy() -> None:
+    frozen: list[float] = []
+
+    def freeze(report: StateReport) -> StateReport:
+        if report.step is None:
+            return report
+        frozen.append(report.step.waited_s or 0.0)
+        return replace(
+            report,
+            step=replace(report.step, waited_s=frozen[0], waits_s=None, waits_in=None),
+            heads=tuple(replace(head, inside=0) for head in report.heads),
+        )
+
+    assert not Drive(plain(3, 1), alter=reports(freeze, "rg_1.0", 60)).run(180).seen
+
+
+def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -> None:
+    seen: list[StateReport] = []
+
+    def stop_recording(report: StateReport) -> StateReport:
+        seen.append(report)
+        step = report.step
+        if step is None:
+            return report
+        waited_s = (seen[0].step.waited_s or 0.0) + 0.01 * step.attempt if seen[0].step else 0.0
+        heads = tuple(replace(head, age_s=0.1, inside=0) for head in seen[0].heads)
+        told = replace(step, waited_s=waited_s, waits_s=None, waits_in=None)
+        return replace(report, step=told, heads=heads)
+
+    drive = Drive(plain(3, 1), alter=reports(stop_recording, "rg_1.0", 60)).run(180)
+    assert not drive.seen
