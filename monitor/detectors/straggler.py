@@ -159,9 +159,7 @@ def _changed(
     return now_s > history.config.own_change_ratio * median(past)
 
 
-def _persistent(
-    history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule
-) -> bool:
+def _persistent(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> bool:
     """Whether a rank was slow in each of the last windows."""
     paces = [_pace(window, track) for window in windows[-rule.persistent :]]
     return len(paces) == rule.persistent and all(

@@ -60,7 +60,7 @@ def reports(change: Callable[[StateReport], StateReport], rank: str, after: int)
 # -- who is slow ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2), (2, 1), (5, 2)])
+@pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2)])
 @pytest.mark.parametrize(
     ("fault", "most_s"),
     [

@@ -111,7 +111,7 @@ def test_the_reason_names_data_loading_and_what_peers_take() -> None:
     drive = Drive(SimFleet(4, 1, [at(40, slow_in("rg_1.0", "data", 0.8))])).run(120)
     verdict = drive.incident("straggler").verdict
     assert verdict.culprits == ("rg_1.0",)
-    assert ", in data loading 0.82 s where they take 0" in verdict.reason
+    assert ", in data loading 0.73 s where they take 0" in verdict.reason
     assert verdict.evidence["slow at"] == "data loading"
     assert verdict.evidence["source"].startswith("phases")
 
