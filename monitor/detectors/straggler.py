@@ -30,6 +30,13 @@ _SHARE_OF_STEP = 0.1
 _BASELINE_WINDOWS = 3
 _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
 """As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
+_SMALL_S = 40.0
+"""A cohort under 4 without phases is looked at for so long at least: on cores that all share, one
+of two ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
+_SMALL_PERSISTENT_S = 120.0
+"""So long a rank of such a cohort is slow that was never seen to be well."""
+_PAST = 0.9
+"""Its slow windows must exceed this share of its own past."""
 _MOSTLY_INSIDE = 0.5
 """Share of the sweeps inside collectives from which a group is said to spend its time there."""
 _MOSTLY = 0.5
@@ -48,6 +55,16 @@ class _Rule:
     windows: int
     slow: int
     persistent: int
+
+    def lasting(self, windows: Sequence[Window]) -> _Rule:
+        """The same over so many windows that they fill `_SMALL_S`."""
+        now_s = windows[-1].end_s
+        span = sum(now_s - window.start_s < _SMALL_S for window in windows) + 1
+        long = sum(now_s - window.start_s < _SMALL_PERSISTENT_S for window in windows) + 1
+        if span <= self.windows:
+            return self
+        slow = -(-span * self.slow // self.windows)
+        return _Rule(self.ratio, span, slow, max(self.persistent, long))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,9 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
 
 
 def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
+    last = _pace(windows[-1], track)
+    if last is not None and last.calls is not None and last.cohort < cohort.SMALL:
+        rule = rule.lasting(windows)
     present = [p for window in windows[-rule.windows :] if (p := _pace(window, track)) is not None]
     if len(present) < rule.windows or not _slow(history, present[-1], rule):
         return None
@@ -156,7 +176,8 @@ def _changed(
     if len(past) < _BASELINE_WINDOWS:
         return False
     now_s = median([pace.busy_s for pace in present])
-    return now_s > history.config.own_change_ratio * median(past)
+    noisy_s = sorted(past)[int(_PAST * (len(past) - 1))]
+    return now_s > max(history.config.own_change_ratio * median(past), noisy_s)
 
 
 def _persistent(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> bool:

@@ -153,9 +153,9 @@ def _push_pace(history: History) -> None:
                 None if track.phased else track.waited_s,
                 sum(head.enqueued for head in track.fresh.heads),
                 _own_calls(track),
-                track.fresh.process.state == "T",
-                track.fresh.process.tracer is not None,
-                track.fresh.witness,
+                track.state == "T",
+                track.tracer is not None,
+                track.witness,
             )
             for track in history.present()
             if track.step is not None

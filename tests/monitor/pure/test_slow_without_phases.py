@@ -64,9 +64,9 @@ def reports(change: Callable[[StateReport], StateReport], rank: str, after: int)
 @pytest.mark.parametrize(
     ("fault", "most_s"),
     [
-        pytest.param(slow_in("rg_1.0", "backward", 0.8), 35, id="four times as long"),
+        pytest.param(slow_in("rg_1.0", "backward", 0.8), 50, id="four times as long"),
         pytest.param(slow_in("rg_1.0", "backward", 4.4), 75, id="at 6 % of a core"),
-        pytest.param(habit(["rg_1.0"], 3, "checkpoint", 0.9), 40, id="every third step, 4 times"),
+        pytest.param(habit(["rg_1.0"], 3, "checkpoint", 0.9), 55, id="every third step, 4 times"),
         pytest.param(habit(["rg_1.0"], 3, "checkpoint", 2.7), 60, id="every third step, 10 times"),
         pytest.param(slow_in("rg_1.0", "backward", 0.15), 75, id="1.5 times"),
     ],
@@ -164,6 +164,9 @@ def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() ->
         pytest.param([at(60, lighthouse_away(8.0)), at(90, lighthouse_away(8.0))], id="hiccups"),
         pytest.param([at(60, slow_network(0.8))], id="a slow network"),
         pytest.param([at(20 + 6 * n, silent("rg_1.0", 2.0)) for n in range(20)], id="polled late"),
+        pytest.param(
+            [at(80, slow("rg_1.0", 3.0)), at(105, slow("rg_1.0", 1.0))], id="less CPU for 25 s"
+        ),
         pytest.param(
             [at(20 + 7 * n, cpu_stall("rg_1.0", 2.5)) for n in range(30)], id="descheduled often"
         ),
