@@ -4,7 +4,7 @@ Theory of operation. A rank is busy while it does not wait for others: its phase
 the loop declares none, its time less what its WorkerServer saw it wait (`StepState.waited_s`); both
 by the rank's own clock. Samples of 3 steps and more are taken, and in each the share of the time in
 which it was busy: a step more or less at the edges of a sample changes no share. A rank's pace in a
-window is the median of its shares, in seconds of the window's mean step. So one that is descheduled
+window is the median of its shares, in seconds of the usual step there. So one that is descheduled
 once in a while (1 to 3 s is common on a busy host, facts/trainer.md), or that saves now and then,
 has the pace of its other steps, and one that is slow in every third step is slow in every sample.
 Means would accuse whoever was unlucky. A window ends after `window_s` once every rank has
@@ -132,6 +132,8 @@ class _Course:
     """Where the sample under way began."""
     shares: list[float] = field(default_factory=list)
     alone: list[float] = field(default_factory=list)
+    steps_s: list[float] = field(default_factory=list)
+    """Seconds a step in each sample."""
     sweeps: int = 0
     stopped: int = 0
     outside: int = 0
@@ -184,7 +186,11 @@ class PaceMeter:
         if any(_steps(course) < self.config.window_steps for course in here.values()):
             return
         start_s = now_s if self._start_s is None else self._start_s
-        paces = {rank: _pace(course, now_s - start_s) for rank, course in here.items()}
+        usual_s = [each for course in here.values() for each in course.steps_s]
+        paces = {
+            rank: _pace(course, now_s - start_s, median(usual_s) if usual_s else 0.0)
+            for rank, course in here.items()
+        }
         told = {rank: pace for rank, pace in paces.items() if not _untold(here[rank], pace)}
         if told:
             self.windows.append(Window(start_s, now_s, _compared(told)))
@@ -229,6 +235,7 @@ def _advance(course: _Course, reading: Reading | None) -> None:
         if now.attempt - before.attempt >= _SAMPLE_STEPS and whole_s > 0:
             spent_s = min(whole_s, max(0.0, now.busy_s - before.busy_s))
             course.shares.append(spent_s / whole_s)
+            course.steps_s.append(whole_s / (now.attempt - before.attempt))
             if now.held_s is not None and before.held_s is not None:
                 held_s = now.held_s - before.held_s
                 course.alone.append(max(0.0, spent_s - held_s) / whole_s)
@@ -239,24 +246,25 @@ def _steps(course: _Course) -> int:
     return course.last.attempt - course.start.attempt
 
 
-def _pace(course: _Course, span_s: float) -> Pace:
+def _pace(course: _Course, span_s: float, usual_s: float) -> Pace:
+    """`usual_s`: what a step usually took in this window, to all."""
     steps, first, last = _steps(course), course.start, course.last
     step_s = max(0.0, span_s - (last.long_s - first.long_s)) / max(1, steps)
     whole_s = max(1e-9, last.whole_s - first.whole_s)
     shares = sorted(course.shares) or [min(1.0, max(0.0, last.busy_s - first.busy_s) / whole_s)]
-    busy_s, held = median(shares) * step_s, _held(course)
+    busy_s, held = median(shares) * usual_s, _held(course)
     waits = last.reading.waited_s is not None
     own = first.reading.own_calls, last.reading.own_calls
     return Pace(
         incarnation=course.incarnation,
         steps=steps,
         busy_s=busy_s,
-        low_s=shares[int(0.3 * (len(shares) - 1))] * step_s,
+        low_s=shares[int(0.3 * (len(shares) - 1))] * usual_s,
         step_s=step_s,
         held=0.0 if waits else held,
         alone_s=busy_s
         if waits
-        else median(course.alone) * step_s
+        else median(course.alone) * usual_s
         if course.alone
         else busy_s * (1 - held),
         phases={

@@ -219,7 +219,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
-    clear = transfer or all(found.last.sees_group for found in slow)
+    clear = transfer or all(found.last.sees_group for found in slow) or _well(history, worst, slow)
     since_s = min(found.since_s for found in slow)
     victims = tuple(
         track.rank
@@ -250,6 +250,22 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         },
         lost_s=max(found.lost_s for found in slow),
         signature=f"straggler:{culprits[0]}",
+    )
+
+
+def _well(history: History, worst: _Slow, slow: list[_Slow]) -> bool:
+    """Whether it is the only slow rank of a group whose waits show in part.
+
+    What does not show looks like work: who looks no busier than its peers is none of the slow.
+    """
+    mates = {track.rank for track in history.groups().get(group_of(worst.rank), ())}
+    windows = list(history.pace.windows)[-worst.rule.windows :]
+    return len(slow) == 1 and all(
+        len(paces) == len(windows)
+        and median([p.busy_s for p in paces])
+        <= history.config.mild_ratio * median([p.usual_s for p in paces])
+        for mate in mates - {worst.rank}
+        for paces in ([w.paces[mate] for w in windows if mate in w.paces],)
     )
 
 
@@ -303,8 +319,9 @@ def _work(culprits: tuple[RankName, ...], worst: _Slow, *, clear: bool) -> str:
         where += f"; it was seen to stand in {last.witness.frame}"
     if not clear:
         return (
-            f"a rank of group {group_of(culprits[0])} slows everybody, {' or '.join(culprits)}, "
-            f"which cannot be told (their waiting for each other does not show): its {work}{where}"
+            f"a rank of group {group_of(worst.rank)} slows everybody, perhaps "
+            f"{' or '.join(culprits)} (how long its ranks wait for each other does not show): "
+            f"of {worst.rank} its {work}{where}"
         )
     if len(culprits) > 1:
         return f"{listed(culprits)} slow everybody: of {worst.rank}, the slowest, its {work}{where}"

@@ -151,7 +151,8 @@ def test_an_eviction_of_a_what_if_that_nobody_carried_out_is_decided_again_and_c
 
 
 def test_a_milder_ratio_would_have_accused_whom_nobody_accused() -> None:
-    tape = taped([at(40, slow("rg_1.0", 1.5))], 150, config=KeeperConfig(straggler_ratio=3.0))
+    config = KeeperConfig(straggler_ratio=3.0, mild_ratio=3.0)
+    tape = taped([at(40, slow("rg_1.0", 2.0))], 150, config=config)
     live, now = accounts(tape, straggler_ratio=1.5)
     pairs = compared(live, now)
     assert [(one.culprits, one.live, one.now is not None) for one in pairs] == [
