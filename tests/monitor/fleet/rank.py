@@ -105,7 +105,6 @@ class SimRank:
     """In collectives of its group, which lie within forward and backward."""
     waited_s: float = 0.0
     """For others, inside its group and across groups."""
-    traced: bool = False
     prints: list[tuple[int, int, int]] = field(default_factory=list)
     spell: Spoilt | None = None
     spell_s: float = 0.0

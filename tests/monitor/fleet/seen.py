@@ -182,7 +182,6 @@ class Seen(Quorum):
             progress=rank.attempt + rank.commits,
             seconds={"other": rank.begun_s - START_S},  # of what is over, as the page has it
             waited_s=rank.waited_s if self.tells_waits else None,
-            waits_in=WAIT_QUORUM if self.tells_waits and rank.place == "cross" else None,
             waits_s=now_s - rank.across_since_s
             if self.tells_waits and rank.place == "cross"
             else None,

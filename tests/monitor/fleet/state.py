@@ -60,8 +60,6 @@ class FleetState:
         self.erring: set[str] = set()
         self.tells_held = True
         """Whether its WorkerServers tell how long collectives held their rank."""
-        self.tells_waits = False
-        """Whether they tell how long it waited, as under TorchFT without phases."""
         self.outside: dict[str, float] = {}
         self.late_ticks: list[float] = []
         self.quorum_id = 1
@@ -72,7 +70,7 @@ class FleetState:
         self.relaunch = relaunch
         self.relaunch_at_s: dict[str, float] = {}
         self.tells_waits = False
-        """Whether ranks tell that they wait in a quorum, as TorchFT's own calls show it."""
+        """Whether ranks tell that they wait in a quorum, and how long they have waited, as TorchFT's own calls show it."""
         self.asynchronous = False
         """Whether collectives across groups are launched, and waited for where nobody sees it."""
         self.ghosts: dict[ReplicaId, bool] = {}

@@ -23,8 +23,7 @@ from tests.monitor.fleet import (
     slow_in,
     slow_network,
 )
-from tests.monitor.fleet.script import Fault
-from worker_server.wire import Doing, Frame, StateReport, Witness
+from worker_server.wire import Doing, Frame, StateReport, Tracer, Witness
 
 WATCHING = KeeperConfig(observe=True)
 
@@ -33,13 +32,6 @@ def plain(groups: int, size: int, *script: At, **options) -> SimFleet:
     fleet = SimFleet(groups, size, script, source="torchft", across=True, **options)
     fleet.tells_waits = True
     return fleet
-
-
-def traced(rank: str, on: bool) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).traced = on
-
-    return do
 
 
 def reports(change: Callable[[StateReport], StateReport], rank: str, after: int):
@@ -196,8 +188,12 @@ def test_nobody_is_named_for(groups, size, script) -> None:
 
 
 def test_a_rank_that_strace_slows_is_not_named_while_it_is_traced() -> None:
-    script = at(40, slow("rg_1.0", 4.0)), at(40, traced("rg_1.0", on=True))
-    assert not Drive(plain(3, 1, *script)).run(150).seen
+    def straced(report: StateReport) -> StateReport:
+        return replace(report, process=replace(report.process, tracer=Tracer(7, "strace")))
+
+    fleet = plain(3, 1, at(40, slow("rg_1.0", 4.0)))
+    drive = Drive(fleet, alter=reports(straced, "rg_1.0", 40)).run(150)
+    assert not [one for one in drive.seen.values() if one.kind == "straggler"]
 
 
 def test_a_rank_that_stops_telling_its_waits_is_not_taken_for_busy() -> None:
