@@ -70,7 +70,7 @@ class FleetState:
         self.relaunch = relaunch
         self.relaunch_at_s: dict[str, float] = {}
         self.tells_waits = False
-        """Whether ranks tell that they wait in a quorum, and how long they have waited, as TorchFT's own calls show it."""
+        """Whether ranks tell that and how long they wait, as TorchFT's own calls show it."""
         self.asynchronous = False
         """Whether collectives across groups are launched, and waited for where nobody sees it."""
         self.ghosts: dict[ReplicaId, bool] = {}
