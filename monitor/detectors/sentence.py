@@ -19,7 +19,7 @@ from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, WAITING_PHASE, Doing, E
 _DOING: Final[Mapping[Doing, str]] = {
     Doing.LOCK: "waiting for a lock",
     Doing.SLEEP: "sleeping",
-    Doing.IO: "in a read, a write or an open",
+    Doing.IO: "blocked on a file, a pipe or a socket",
     Doing.DATA: "waiting for its data loader",
     Doing.PROCESS: "waiting for another process",
     Doing.COLLECTIVE: "waiting for other ranks",

@@ -71,7 +71,7 @@ class Verdict:
     signature: str = ""
     """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
 
-    settled: bool = False
+    settled: bool = field(default=False, compare=False)
     """It has happened, and needs not last to be true: a death of which the cause is known."""
 
     @property

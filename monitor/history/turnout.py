@@ -7,7 +7,7 @@ from typing import Final
 from monitor.attendance import Quorum, Turn
 from monitor.history.history import History
 from monitor.history.track import FINISHED_PHASE, RankTrack
-from monitor.names import GroupName, ReplicaId, group_of_replica
+from monitor.names import GroupName, group_of_replica
 from worker_server.wire import LONG_PHASES
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
@@ -17,25 +17,20 @@ HEARTBEAT_TIMEOUT_S: Final = 5.0
 def push_unseen(history: History) -> None:
     """Keep since when which replica ids beat that no rank reports.
 
-    A group of which a rank has not told its id yet may be the one.
+    While a rank has not told its id yet, it may be the one, under whatever name.
     """
     if history.lighthouse is None:
         return  # what was seen before is not forgotten while nobody looks
-    known: set[ReplicaId | None] = set()
-    untold: set[GroupName] = set()
-    for track in history.present():
-        told = None if track.step is None else track.step.replica_id
-        known.add(told)
-        if told is None and track.died_s is None:
-            untold.add(track.group)
-    beating = {
-        replica_id
-        for replica_id, age_s in history.lighthouse.heartbeat_ages_s.items()
-        if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in known
-        if group_of_replica(replica_id) not in untold
-    }
+    alive = [track for track in history.present() if track.died_s is None]
+    told = {None if track.step is None else track.step.replica_id for track in history.present()}
+    untold = any(track.step is None or track.step.replica_id is None for track in alive)
     before = history.unseen_s
-    history.unseen_s = {one: before.get(one, history.now_s) for one in beating}
+    history.unseen_s = {
+        replica_id: before.get(replica_id, history.now_s)
+        for replica_id, age_s in history.lighthouse.heartbeat_ages_s.items()
+        if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in told
+        if not untold or replica_id in before
+    }
 
 
 def push_attendance(history: History) -> None:

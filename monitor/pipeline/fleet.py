@@ -87,6 +87,7 @@ def fleet_of(
             group
             for incident in tracker.open()
             if incident.verdict.confidence is not Confidence.UNSURE
+            and incident.verdict.stops
             and any(group_of(rank) not in accused for rank in incident.verdict.victims)
             for group in incident.groups
         ),

@@ -63,6 +63,11 @@ class Case:
         past = tuple(one for one in self.fleet.past if one.incident_id != own or own not in again)
         return (*past, *self.fleet.would) if self.only_observed else past
 
+    def shares_stand(self, groups: Iterable[GroupName]) -> bool:
+        """Whether the same healthy groups wait for this one and for each of the others."""
+        stand, others = self.fleet.waited_for, set(groups)
+        return self.group in stand - others and others <= stand
+
     def dead_hosts(self) -> frozenset[Host]:
         """Hosts of this group on which nothing lives any more."""
         return hosts_of(self.fleet, self.group) & self.fleet.dead_hosts

@@ -82,7 +82,7 @@ class Fleet:
     faults: Mapping[Host, tuple[PastFault, ...]] = field(default_factory=dict)
     """Host -> earlier faults of ranks on it that are over, within the memory of the incidents."""
     waited_for: frozenset[GroupName] = frozenset()
-    """Accused groups for which a rank of a group that nobody accuses is seen waiting."""
+    """Accused groups for which a rank of a group that nobody accuses is seen standing still."""
     dead_hosts: frozenset[Host] = frozenset()
     """Hosts on which no rank lives any more."""
     min_replicas_told: int | None = None

@@ -78,9 +78,11 @@ def min_replicas(case: Case) -> Objection | None:
 
 
 def in_flight(case: Case) -> Objection | None:
-    """Another eviction is still under way, and no dead host is common to both."""
+    """Another eviction is still under way, and neither a dead host is common to both nor a stand:
+    who waits for two waits for the second when the first is gone, and no quorum forms before.
+    """
     going = case.fleet.in_flight
-    if not going or case.shares_dead_host(going):
+    if not going or case.shares_dead_host(going) or case.shares_stand(going):
         return None
     return Objection(
         f"{listed(going)} is being evicted", "Its turn comes when that eviction is over."
@@ -124,10 +126,11 @@ def _free(recent: list[PastEviction], limit: int) -> str:
 
 
 def cool_down(case: Case) -> Objection | None:
-    """Too soon after the last one, unless a dead host is common to both."""
+    """Too soon after the last one, unless a dead host, or a stand, is common to both."""
     wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
     lately = [one for one in case.past if now_s - one.asked_s < wait_s]
-    if not lately or case.shares_dead_host(one.group for one in lately):
+    groups = [one.group for one in lately]
+    if not lately or case.shares_dead_host(groups) or case.shares_stand(groups):
         return None
     last_s = max(one.asked_s for one in lately)
     return Objection(

@@ -11,10 +11,10 @@ from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, ended_by, h
 from worker_server.wire import GroupHead
 
 
-def test_a_killed_rank_fires_after_two_observations() -> None:
+def test_a_killed_rank_fires_at_once_since_it_is_known_how_it_ended() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))])).run(40)
     incident = drive.incident("dead")
-    assert drive.fired[incident.id] == 21.0
+    assert drive.fired[incident.id] == 20.0
     assert incident.culprits == ("rg_1.1",)
 
 

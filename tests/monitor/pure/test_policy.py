@@ -417,6 +417,17 @@ def test_groups_that_others_are_seen_waiting_for_are_no_doubt_of_the_monitor() -
     assert isinstance(evict, Evict)
 
 
+def test_groups_that_the_same_ones_wait_for_go_together() -> None:
+    """No quorum forms before both are gone, so the first never leaves it alone."""
+    two = frozenset(map(GroupName, ("rg_1", "rg_2")))
+    going = (GroupName("rg_2"),)
+    seen = fleet(accused=two, waited_for=two, in_flight=going, past=(past(3.0, group="rg_2"),))
+    (evict,) = decide(KeeperConfig(), seen, [incident()])
+    assert isinstance(evict, Evict)
+    (hold,) = decide(KeeperConfig(), replace(seen, waited_for=frozenset()), [incident()])
+    assert isinstance(hold, Hold)
+
+
 def test_only_what_really_was_proves_a_crash_loop() -> None:
     seen = fleet(lessons=(replace(lesson(host="another"), observed=True),))
     (evict,) = decide(KeeperConfig(), seen, [incident()])

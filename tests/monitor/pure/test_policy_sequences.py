@@ -221,6 +221,8 @@ class Sequence:
             all(host in fleet.hosts(other) for other in others)
             for host in fleet.hosts(evict.group) & fleet.dead_hosts()
         )
+        # groups for which the same ones stand still go together: no quorum forms before
+        shared = shared or all(fleet.sick(other) for other in others)
         self.pairs += bool(others)
         left = [one for one in fleet.groups if one not in going | {evict.group} and fleet.able(one)]
         least = max(config.min_replicas, fleet.lighthouse_min or 0)
