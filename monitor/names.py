@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 from worker_server.wire import GroupName, Host, RankName, ReplicaId, rank_name, split_rank_name
 
 IncidentId = NewType("IncidentId", str)
+MANUAL: Final = "manual-"
+"""How the ids of evictions begin that a person asked for."""
 
 __all__ = [
+    "MANUAL",
     "GroupName",
     "Host",
     "IncidentId",

@@ -16,12 +16,10 @@ from monitor.audit.books import Books
 from monitor.audit.case import is_time
 from monitor.detectors.verdict import Confidence, Kind, Severity, Verdict
 from monitor.incident import Incident, Milestones, State, Transition
-from monitor.names import GroupName, IncidentId, ReplicaId
+from monitor.names import MANUAL, GroupName, IncidentId, ReplicaId
 from monitor.snapshot import EvictionProgress
 from monitor.store import DecisionRow, DecisionState
 
-MANUAL: Final = "manual-"
-"""How the ids of evictions begin that a person asked for."""
 KEPT: Final = 200
 """Newest that are shown."""
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from monitor.audit.by_hand import MANUAL, with_by_hand
+from monitor.audit.by_hand import with_by_hand
 from monitor.chronicle import Chronicle
 from monitor.config import KeeperConfig
 from monitor.evictors import Order
@@ -21,7 +21,7 @@ from monitor.keeper.docket import Docket
 from monitor.keeper.observed import rungs_for
 from monitor.keeper.orders import order_for
 from monitor.keeper.parts import Parts
-from monitor.names import GroupName, IncidentId, may_be_of
+from monitor.names import MANUAL, GroupName, IncidentId, may_be_of
 from monitor.pipeline import TickResult
 from monitor.policy import Decision, Evict, Hold
 from monitor.quarantine import offences

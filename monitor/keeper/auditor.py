@@ -11,7 +11,6 @@ from monitor.audit import lines
 from monitor.audit.account import Account, account
 from monitor.audit.aftermath import aftermath_to_json, begun, followed
 from monitor.audit.books import AFTERMATH, FACTS, Books, books_of, by_incident
-from monitor.audit.by_hand import MANUAL
 from monitor.audit.case import Case, Terms
 from monitor.audit.facts import (
     FleetFacts,
@@ -25,7 +24,7 @@ from monitor.audit.logfile import LogFile
 from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 from monitor.metrics import Instruments
-from monitor.names import GroupName, IncidentId
+from monitor.names import MANUAL, GroupName, IncidentId
 from monitor.rulebook import Reload
 from monitor.snapshot import EvictionProgress, Pause, Snapshot
 from monitor.store import DecisionRow, DecisionState, QuarantineEvent, Remembered

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monitor.audit.by_hand import MANUAL
 from monitor.incident import Incident
-from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from monitor.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.policy import Evict
 from monitor.snapshot import EvictionProgress, Snapshot
 from monitor.store import DecisionRow, DecisionState

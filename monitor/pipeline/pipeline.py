@@ -21,7 +21,7 @@ from monitor.detectors.verdict import FAULTS, Kind, Verdict
 from monitor.detectors.waits import WaitGraph, build
 from monitor.history import History, push
 from monitor.incident import Incident, State
-from monitor.names import GroupName, RankName, group_of
+from monitor.names import MANUAL, GroupName, RankName, group_of
 from monitor.pipeline.experience import Experience
 from monitor.pipeline.fleet import fleet_of
 from monitor.pipeline.rank_health import rank_health
@@ -214,13 +214,27 @@ class Pipeline:
         blamed = self._tracker.blamed(self._history)
         standing, reasons = inhibit(
             found,
-            shielded={(kind, group) for group in shields for kind in Kind} - own,
+            shielded=(
+                {(kind, group) for group in shields for kind in Kind}
+                | {(Kind.DEAD, group) for group in self._put_out_by_hand()}
+            )
+            - own,
             blamed=blamed,
             ending=giving_up(self._history, blamed),
             stalled=bool(faults) or any(verdict.stops for verdict in found),
             named=any(fault.signature != STANDSTILL for fault in faults),
         )
         return standing, reasons
+
+    def _put_out_by_hand(self) -> frozenset[GroupName]:
+        """Groups that a person evicted: that those processes end is no fault."""
+        groups = self._history.groups()
+        return frozenset(
+            one.group
+            for one in self._past
+            if one.incident_id.startswith(MANUAL)
+            and all(track.first_seen_s <= one.asked_s for track in groups.get(one.group, ()))
+        )
 
     def _pardon(self, shields: Mapping[GroupName, Incident], faults: Sequence[Verdict]) -> None:
         """Heals, failed commits and entries that an eviction or another fault explains.

@@ -245,8 +245,10 @@ def _done(fleet: Fleet, evicted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ago_s = max(0.0, fleet.now_s - _asked_s(one))
         back = account["back_on"]
         tail = f", back on {listed(back, _SHOWN)}" if back else ""
-        yield clean(f"{how} {listed(one['groups'], _SHOWN)} {age(ago_s)} ago: {one['kind']} of "
-                    f"{listed(one['culprits'], _SHOWN) or 'nobody named'}{tail}", 300)  # fmt: skip
+        why = f"{one['kind']} of {listed(one['culprits'], _SHOWN) or 'nobody named'}"
+        if one["kind"] == Kind.BY_HAND:
+            why = "by hand"
+        yield clean(f"{how} {listed(one['groups'], _SHOWN)} {age(ago_s)} ago: {why}{tail}", 300)
     if len(evicted) > _SHOWN:
         yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
 

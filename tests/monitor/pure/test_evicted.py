@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from monitor.config import KeeperConfig
+from monitor.detectors.verdict import Kind
 from monitor.incident import State
+from monitor.names import GroupName, IncidentId
 from monitor.snapshot import EvictionProgress, LighthouseAway, Snapshot
-from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang, lighthouse_down, stop
+from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, lighthouse_down, stop
 
 
 def told(change: Callable[[EvictionProgress], EvictionProgress]) -> Callable[[Snapshot], Snapshot]:
@@ -101,3 +103,17 @@ def test_while_the_lighthouse_is_away_it_waits_for_its_word_though_the_deadline_
     incident = drive.incident("not_entered")
     assert incident.state is State.RESOLVED
     assert (incident.milestones.left_quorum_s or 0.0) > START_S
+
+
+def put_out_by_hand(seen: Snapshot) -> Snapshot:
+    """A person evicted rg_1 at 20 s."""
+    asked_s = seen.now_s if seen.tick < 20 else seen.now_s - (seen.tick - 20)
+    one = EvictionProgress(IncidentId("manual-1"), GroupName("rg_1"), None, asked_s, ())
+    return replace(seen, evictions=(*seen.evictions, one)) if seen.tick >= 20 else seen
+
+
+def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
+    fleet = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
+    assert not Drive(fleet, alter=put_out_by_hand).run(60).seen
+    again = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
+    assert {one.kind for one in Drive(again).run(60).seen.values()} == {Kind.DEAD}
