@@ -141,6 +141,13 @@ def test_where_no_call_tells_the_system_call_does():
     assert doing_of([USER], 0, 99999, waits=False) is Doing.UNKNOWN
 
 
+def test_a_backward_pass_that_waits_in_cpp_is_no_lock():
+    """DDP's reducer waits for its peers there; nothing in Python tells that from work."""
+    futex = next(n for n, does in doing._SYSCALLS.items() if does is Doing.LOCK)
+    calls = [lib("torch/autograd/graph.py"), lib("torch/_tensor.py"), USER]
+    assert doing_of(calls, 2, futex, waits=False) is Doing.UNKNOWN
+
+
 def test_samples_in_a_row_agree_until_the_frame_differs_or_the_rank_moves():
     witness = Witness()
     wait = std("threading.py", "wait")
