@@ -153,7 +153,7 @@ def condition(context: Context, seen: Pulse) -> Node:
         told.append(("more", "wait", f"And {len(context.faces) - _FACES:,} more, below"))
     told += [(text, "wait", sentence(text)) for text in seen.warnings]
     inside = (el("li", text, class_=tone, data_key=key) for key, tone, text in told)
-    return el("ul", *inside, id="condition", class_="condition", hidden=not told)
+    return el("ul", *inside, id="condition", class_="condition")
 
 
 def figures(context: Context, seen: Pulse) -> Node:
