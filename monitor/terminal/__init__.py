@@ -3,5 +3,5 @@
 Belongs here: the fleet as the API tells it (`fleet`), the four answers of `status` (`answers`),
 which rows are wanted and in which order (`rows`), what changed since the last look (`changes`),
 the screen of `top` (`topscreen`), and lines of cells that fit a width (`grid`). A line is a list of
-(text, style) pairs. Not here: asking a monitor, keys, painting (commands).
+(text, style) pairs. Not here: asking a monitor, painting (commands).
 """
