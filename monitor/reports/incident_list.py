@@ -141,7 +141,7 @@ def _row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
     return (
         chip(one["state"]) + " " + chip(one["severity"]),
         element("a", element("b", escaped(title(one), 200)), href=page_path(one["id"]))
-        + words("div", sentence(str(one["reason"])), class_="why"),
+        + words("div", sentence(str(one["says"])), class_="why"),
         escaped(f"{lasting(max(0.0, now_s - first_s))} ago")
         + words("div", utc(first_s), class_="at"),
         escaped(lasted),

@@ -55,7 +55,8 @@ def warnings_of(view: View) -> tuple[str, ...]:
     """What keeps a job that trains from being well, one sentence each."""
     made = []
     usual_s = view.spent.usual_s
-    paces = [tempo.step_s for tempo in view.tempos.values()]
+    # without declared pauses: a checkpoint makes no step slow
+    paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
     if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
         made.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
     spoilt, traced = [], []

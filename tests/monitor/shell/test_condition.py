@@ -111,7 +111,7 @@ def spoilt(one: Observation) -> Observation:
     return altered(one, step=replace(one.outcome.step, loss_finite=False))
 
 
-TEMPO = {RankName("rg_0.0"): Tempo(2.1, 1.0)}
+TEMPO = {RankName("rg_0.0"): Tempo(9.0, 1.0, 1.1)}
 
 
 @pytest.mark.parametrize(
