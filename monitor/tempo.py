@@ -18,7 +18,7 @@ WINDOW_S: Final = 15.0
 """Longer is calmer; shorter shows a change sooner."""
 STOOD_S: Final = 5.0
 STOOD_STEPS: Final = 5.0
-"""A step of so many seconds and so many usual steps held a standstill."""
+"""Steps that took so many seconds, and usual steps, longer than usual held a standstill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,14 @@ class TempoBook:
 
     def __init__(self) -> None:
         self._marks: dict[RankName, deque[_Mark]] = {}
+        self._paces: dict[RankName, float] = {}
+        """Seconds a step, as they were told last."""
 
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
         """The tempo of every rank that moved within the window; one that stands has none."""
         seen = {observation.rank: observation for observation in snapshot.observations}
         self._marks = {rank: marks for rank, marks in self._marks.items() if rank in seen}
+        self._paces = {rank: pace_s for rank, pace_s in self._paces.items() if rank in seen}
         tempos: dict[RankName, Tempo] = {}
         for rank, observation in seen.items():
             report = observation.report
@@ -68,24 +71,26 @@ class TempoBook:
             marks = self._marks.setdefault(rank, deque())
             if marks and marks[-1].incarnation != mark.incarnation:
                 marks.clear()
-            if _stood(marks, mark):
+                self._paces.pop(rank, None)
+            if marks and _stood(self._paces.get(rank), marks[-1], mark):
                 marks.clear()
+                del self._paces[rank]
             if not marks or marks[-1].attempt != mark.attempt:
                 marks.append(mark)  # only the moments at which a step was seen to be over
             while len(marks) > 1 and mark.at_s - marks[1].at_s > WINDOW_S:
                 marks.popleft()
             if len(marks) > 1 and mark.at_s - marks[-1].at_s <= WINDOW_S:
                 tempos[rank] = _tempo(marks[0], marks[-1])
+                self._paces[rank] = tempos[rank].step_s
         return tempos
 
 
-def _stood(marks: deque[_Mark], mark: _Mark) -> bool:
+def _stood(pace_s: float | None, last: _Mark, mark: _Mark) -> bool:
     """Whether the steps since the last mark held a standstill: a mean over it tells no pace."""
-    if len(marks) < 2 or marks[-1].attempt == mark.attempt:
+    if pace_s is None or mark.attempt == last.attempt:
         return False
-    before_s = _tempo(marks[0], marks[-1]).step_s
-    took_s = _tempo(marks[-1], mark).step_s
-    return took_s > max(STOOD_S, STOOD_STEPS * before_s)
+    more_s = mark.at_s - last.at_s - pace_s * (mark.attempt - last.attempt)
+    return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 
 
 def _busy_s(step: StepState) -> float:

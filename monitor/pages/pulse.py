@@ -55,6 +55,8 @@ class Pulse:
         """Whether nobody has committed for longer than is usual."""
         if self.commit_age_s is None:
             return False
+        if self.states["late"] and not self.states["healthy"]:
+            return True
         least_s = _HELD_S if self.held else _STILL_S
         return self.commit_age_s > max(least_s, _STILL_STEPS * (self.step_s or 0.0))
 

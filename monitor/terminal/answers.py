@@ -99,12 +99,11 @@ def training(fleet: Fleet) -> Answer:
         return Answer(about, "no", "bold red", "no rank has registered here", facts=facts)
     if not ages:
         return Answer(about, "starting", "blue", "nobody has committed a step yet", warnings, facts)
-    if min(ages) > _limit_s(fleet):
+    healths = {one.health for one in fleet.ranks}
+    if min(ages) > _limit_s(fleet) or ("late" in healths and "healthy" not in healths):
         return _standing(fleet, min(ages), warnings, facts)
     pace = "" if step_s is None else f", {step_s:.3g} s a step"
     text = f"step {step}{pace}{_quorum(fleet)}"
-    if any(one.health == "late" for one in fleet.ranks):
-        warnings = (f"the next commit is late: none for {age(min(ages))}", *warnings)
     if warnings or any(one["state"] != "resolved" for one in fleet.incidents):
         return Answer(about, "disturbed", "yellow", text, warnings, facts)
     return Answer(about, "yes", "green", text, facts=facts)
