@@ -33,12 +33,12 @@ class Detecting:
     """The same where two stacks from outside, 2 s apart, show the main thread at the same line of
     the user's code, in nothing that is known to last: a verdict within 15 s. Lower accuses a data
     loader that took a breath; with `undeclared_floor_s` stacks settle nothing."""
-    lasting_floor_s: float = 90.0
+    lasting_floor_s: float = 45.0
     """The same where stacks stand in a compiler, a checkpoint, an evaluation or an import. Below
-    the 120 s after which TorchFT's defaults have ended the others."""
-    standstill_s: float = 45.0
+    the 60 s after which TorchFT's first timeout ends who waits, by what an eviction takes."""
+    standstill_s: float = 30.0
     """When somebody has waited for so long and nobody can be named, that is said; nobody is
-    accused. Below the 60 s after which TorchFT's first timeout ends who waits."""
+    accused."""
     unseen_s: float = 10.0
     """A participant that no WorkerServer has reported for so long is told. Lower tells of Managers
     that are younger than their rank's first report."""

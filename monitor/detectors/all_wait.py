@@ -78,6 +78,8 @@ def _still_s(history: History, graph: WaitGraph) -> float | None:
         return None
     if history.away is not None or history.unfollowed() is not None:
         return None  # `lighthouse_away` tells
+    if history.unseen_s:
+        return None  # somebody may be missing
     if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
         return None
     if any(history.starting(track) or _heals(track) for track in tracks):

@@ -165,8 +165,9 @@ def _verdict(
         culprits=culprits,
         groups=(group,),
         reason="; ".join(told),
-        # who asked them to end, an operator or a scheduler, nobody knows
-        confidence=Confidence.UNSURE if all(map(_asked_to_end, gone)) else Confidence.CERTAIN,
+        confidence=Confidence.UNSURE
+        if all(map(_asked_to_end, gone)) or all(map(_gave_up, named))
+        else Confidence.CERTAIN,
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
@@ -221,8 +222,14 @@ def _taken_along(history: History, track: RankTrack, first: list[RankTrack]) -> 
     )
 
 
+def _gave_up(track: RankTrack) -> bool:
+    """Whether its own exception says that it waited for somebody who did not come, or is gone."""
+    ending = None if track.report is None else track.report.ending
+    return ending is not None and ending.exception is not None and of_peers(ending.exception)
+
+
 def _asked_to_end(track: RankTrack) -> bool:
-    """Whether SIGTERM ended it, as far as that is known."""
+    """Whether SIGTERM ended it, as far as that is known; by whom, nobody knows."""
     return track.report is not None and track.report.process.exit_signal == "SIGTERM"
 
 

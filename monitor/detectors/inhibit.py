@@ -41,12 +41,14 @@ def inhibit(
     others = [v for v in verdicts if v.kind not in (Kind.STRAGGLER, Kind.REPLICA_LAG)]
     faulty = {g for v in others for g in v.groups}
     spoilt = any(v.kind is Kind.STATE_CORRUPT for v in others)
+    tie = any(v.kind is Kind.DEADLOCK and v.signature != STANDSTILL for v in verdicts)
     kept: list[Verdict] = []
     reasons: dict[tuple[Kind, GroupName], str] = {}
     for verdict in verdicts:
         why = _why(
             verdict, shielded, mismatched, dead, blamed=blamed, ending=ending, stalled=stalled,
-            named=named or any(v.stops and v.signature != STANDSTILL for v in verdicts),
+            named=named or any(v.stops and v.culprits for v in verdicts)
+            or (tie and verdict.signature == STANDSTILL),
         )  # fmt: skip
         lags = verdict.kind is Kind.REPLICA_LAG
         if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
@@ -85,7 +87,7 @@ def _why(  # noqa: PLR0911 - one reason a line
         if causes:
             ends = "ended" if verdict.kind is Kind.DEAD else "gave up"
             return f"{ends} while waiting for {', '.join(causes)}"
-    if verdict.signature == STANDSTILL and named:
+    if verdict.kind is Kind.DEADLOCK and not verdict.culprits and named:
         return ""
     if verdict.kind is Kind.STRAGGLER and stalled:
         return ""

@@ -48,7 +48,7 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
             confidence=Confidence.CERTAIN,
             since_s=since_s,
-            victims=(*ranks, *victims),
+            victims=victims,
             evidence={t.rank: f"traced by {looks(t.tracer)}" for t in held if t.tracer is not None},
             signature="traced",
         ),

@@ -19,6 +19,7 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 
 _LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may hold a healthy rank at one line for long while others wait."""
+_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length is believed instead of the budget."""
 
@@ -96,12 +97,21 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
     if step is not None and step.healing:
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if history.starting(track):
-        if track.healed_commits is None:
+        if _blocked(track):
+            floor_s = config.undeclared_floor_s
+            yield Allowance(floor_s, f"{floor_s:g} s at one place in its first steps")
+        elif track.healed_commits is None:
             yield Allowance(config.warm_up_budget_s, f"{config.warm_up_budget_s:g} s to start")
         else:
             yield Allowance(
                 config.healing_budget_s, f"{config.healing_budget_s:g} s for first steps after heal"
             )
+
+
+def _blocked(track: RankTrack) -> bool:
+    """Whether it has committed in this life, and stacks show it blocked: that is no slow start."""
+    witness = track.witness
+    return track.commits > 0 and witness is not None and witness.doing in _BLOCKS
 
 
 def _declared(history: History, track: RankTrack) -> Allowance:

@@ -2,8 +2,10 @@
 
 Theory of operation. Somebody waits for longer than any pause that is known of this job, nobody has
 moved meanwhile, and no other detector has a word for it (the pipeline drops this one when another
-fault stands). What each of those does who are not seen waiting is told, as far as it is known. Who
-has declared what it does (an evaluation, a start, a heal) is given that time.
+fault stands). What each of those does who are not seen waiting is told, as far as it is known. What
+a rank has declared, or the job has shown before, is given its time, and a start as long as nobody
+has trained. Where nobody waits all may pause; but when stacks show all of them blocked, on a file
+server that is away for all, that is told as well, after twice the time.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from monitor.detectors.sentence import does, waits_in
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph
 from monitor.detectors.wording import listed, plural, seconds
-from monitor.history import FINISHED_PHASE, History, RankTrack
-from worker_server.wire import LONG_PHASES
+from monitor.history import History, RankTrack
+from worker_server.wire import LONG_PHASES, Doing
 
 SIGNATURE = "standstill"
 _WAITS = (Standing.WAITING, Standing.HELD, Standing.LEFT)
+_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
 _SHOWN = 4
 
 
@@ -27,34 +30,43 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     config = history.config
     alive = [t for t in history.present() if graph.standing[t.rank] is not Standing.DEAD]
     waiting = [t for t in alive if graph.standing[t.rank] in _WAITS]
-    if not waiting or history.away is not None or history.unfollowed() is not None:
-        return ()
-    still_s = min(track.stall_s for track in waiting)
-    usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in waiting)
-    usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in waiting))
-    if still_s < max(config.standstill_s, usual_s) or _commits(history, still_s):
-        return ()
     others = [track for track in alive if track not in waiting]
-    if any(_excused(history, track) for track in others):
+    if not alive or history.away is not None or history.unfollowed() is not None:
+        return ()
+    if not waiting and not all(_blocked(track) for track in others):
+        return ()
+    standing = waiting or others
+    still_s = min(track.stall_s for track in standing)
+    usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in standing)
+    usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
+    if still_s < max(config.standstill_s * (1 if waiting else 2), usual_s):
+        return ()
+    trained = any(not history.starting(track) for track in standing)
+    if _commits(history, still_s) or any(_excused(history, t, trained) for t in others):
         return ()
     ranks = tuple(track.rank for track in waiting)
-    rest = "; ".join(f"{t.rank} {does(t)}" for t in others[:_SHOWN]) or "nobody is missing"
-    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    told = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
+    told = (told if waiting else []) + [f"{track.rank} {does(track)}" for track in others[:_SHOWN]]
+    if len(others) > _SHOWN:
+        told.append(f"and {len(others) - _SHOWN} more")
     return (
         Verdict(
             kind=Kind.DEADLOCK,
             culprits=(),
             groups=(),
             reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
-            f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}; "
-            f"{rest}{more}",
+            + "; ".join(told if others else [*told, "nobody is missing"]),
             confidence=Confidence.UNSURE,
             since_s=history.now_s - still_s,
-            victims=ranks,
-            evidence={"source": f"waits seen at {config.tick_s:g} s polls"},
+            victims=ranks or tuple(track.rank for track in others),
+            evidence={"source": f"waits and stacks, seen at {config.tick_s:g} s polls"},
             signature=SIGNATURE,
         ),
     )
+
+
+def _blocked(track: RankTrack) -> bool:
+    return track.witness is not None and track.witness.doing in _BLOCKS
 
 
 def _commits(history: History, within_s: float) -> bool:
@@ -63,13 +75,14 @@ def _commits(history: History, within_s: float) -> bool:
     return any(at_s is not None and history.now_s - at_s < within_s for at_s in commits)
 
 
-def _excused(history: History, track: RankTrack) -> bool:
-    """Whether it has said what it does, and may take that long."""
-    if track.doing == FINISHED_PHASE:
-        return True
+def _excused(history: History, track: RankTrack, trained: bool) -> bool:
+    """Whether it may take that long: by what it has declared, by what the job has shown before, or
+    because it starts and nobody has trained yet. Later a start is what the others stand for.
+    """
     step = track.step
     declared = track.doing in LONG_PHASES or (
         step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
     )
-    starts = history.starting(track)
-    return (declared or starts) and track.stall_s < allowance(history, track).span_s
+    if trained and history.starting(track) and not declared:
+        return False
+    return track.stall_s < allowance(history, track).span_s

@@ -66,12 +66,13 @@ def _told(history: History, rest: tuple[ReplicaId, ...]) -> Verdict:
 def _who(history: History, replica_id: ReplicaId) -> str:
     group = group_of_replica(replica_id)
     here = seconds(history.now_s - history.unseen_since_s(replica_id))
+    name = unseen_name(replica_id)
     if group in history.groups():
         return (
-            f"{group} trains twice: beside the ranks that are seen, {replica_id} takes part for "
-            f"{here}, a life of it that its launcher has lost"
+            f"{group} trains twice: beside the ranks that are seen {name} takes part for {here}, "
+            "a life of it that its launcher has lost"
         )
-    return f"{replica_id} takes part for {here}, and no WorkerServer reports it"
+    return f"{name} takes part for {here}, and no WorkerServer reports it"
 
 
 def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdict:
@@ -85,7 +86,7 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
         groups=(group,),
         reason=f"{group_of_replica(replica_id)} hangs where nobody can look: "
         f"{listed(victims)} {plural(victims, 'waits', 'wait')}{waits_in(history, victims)} for "
-        f"{seconds(still_s)}, and {replica_id} alone has not come; {_who(history, replica_id)}",
+        f"{seconds(still_s)}, and it alone has not come; {_who(history, replica_id)}",
         confidence=Confidence.LIKELY,
         since_s=history.now_s - still_s,
         victims=victims,

@@ -155,7 +155,12 @@ class History:
         ]
         if len(recent) >= 3:
             return median(recent)
-        return track.step_s or 0.0
+        own_s = track.step_s or 0.0
+        if own_s <= 0.0 or not self.starting(track):
+            return own_s
+        # its start is in its mean; all step together, so what its peers take is its step as well
+        peers = [t.step_s for t in self.present() if t.step_s and not self.starting(t)]
+        return min(own_s, median(peers)) if peers else own_s
 
     def hang_after_s(self, track: RankTrack) -> float:
         """How long this rank may stand still: max(floor, factor x learned step time).

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from monitor.config import KeeperConfig
 from monitor.detectors.inhibit import inhibit
 from monitor.detectors.patience import giving_up
-from monitor.detectors.standstill import SIGNATURE as STANDSTILL
 from monitor.detectors.verdict import FAULTS, Kind, Verdict
 from monitor.detectors.waits import WaitGraph, build
 from monitor.history import History, push
@@ -222,7 +221,7 @@ class Pipeline:
             blamed=blamed,
             ending=giving_up(self._history, blamed),
             stalled=bool(faults) or any(verdict.stops for verdict in found),
-            named=any(fault.signature != STANDSTILL for fault in faults),
+            named=any(fault.culprits for fault in faults),
         )
         return standing, reasons
 

@@ -89,8 +89,8 @@ _SYSCALLS: Final = {
 def doing_of(calls: Sequence[Call], index: int, syscall: int | None, *, waits: bool) -> Doing:
     """What a thread does whose innermost call of the user's is `calls[index]`, newest first.
 
-    `waits`: it is known to wait for other ranks. The system call of torch's own C++ tells nothing: a
-    backward pass that waits for a peer in DDP's reducer looks like a lock.
+    `waits`: it is known to wait for other ranks. The system call of torch's own C++ tells nothing:
+    a backward pass that waits for a peer in DDP's reducer looks like a lock.
     """
     inside = calls[:index] if origin(calls[index].path) is Origin.USER else calls[: index + 1]
     kinds = set(_kinds(inside))

@@ -180,7 +180,8 @@ class Seen(Quorum):
             phase="other",
             phase_age_s=max(0.0, now_s - rank.begun_s),
             progress=rank.attempt + rank.commits,
-            seconds={"other": rank.begun_s - START_S},  # of what is over, as the page has it
+            # of what is over, as the page has it
+            seconds={"other": max(0.0, rank.begun_s - START_S)},
             waited_s=rank.waited_s if self.tells_waits else None,
             waits_s=now_s - rank.across_since_s
             if self.tells_waits and rank.place == "cross"

@@ -101,6 +101,6 @@ def without_records(snapshot: Snapshot) -> Snapshot:
     return dataclasses.replace(snapshot, records=dict.fromkeys(snapshot.records, lost))
 
 
-def test_without_flight_records_nothing_is_said() -> None:
+def test_without_flight_records_it_is_said_that_the_job_stands_and_nobody_is_accused() -> None:
     drive = Drive(SimFleet(3, 2, [at(20, jam("rg_1"))]), alter=without_records).run(60)
-    assert not drive.seen
+    assert [(one.kind, one.culprits) for one in drive.seen.values()] == [("deadlock", ())]

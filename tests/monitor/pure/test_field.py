@@ -71,13 +71,13 @@ def test_a_lock_is_named_with_its_place_within_15_s(launched) -> None:
 
 def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> None:
     script = at(20, stands("rg_1.0", "evaluate", 80, Doing.EVALUATE))
-    drive = Drive(field(3, 1, script)).run(80)
+    drive = Drive(field(3, 1, script)).run(60)
     assert not accused(drive)
     told = drive.incident("deadlock")
     assert told.culprits == ()
-    assert "the job stands for 4" in told.story[0].reason
+    assert "the job stands for 3" in told.story[0].reason
     assert "rg_1.0 is in evaluate (train.py:80), evaluating" in told.verdict.reason
-    drive.run(60)
+    drive.run(40)
     assert accused(drive) == {"rg_1.0"}
 
 
@@ -127,6 +127,27 @@ def test_while_nobody_can_be_named_it_is_said_that_the_job_stands() -> None:
     assert all(drive.fired[one.id] <= 80 for one in told)
 
 
+def test_all_of_them_blocked_on_a_file_server_that_is_away_is_told_and_nobody_accused() -> None:
+    drive = Drive(field(3, 1, *both("rg_0.0", "rg_1.0", "rg_2.0"))).run(110)
+    assert not accused(drive)
+    assert not drive.evicts
+    told = drive.incident("deadlock").verdict.reason
+    assert "the job stands for" in told
+    assert "rg_1.0 is in read_shard (train.py:12), blocked on a file, a pipe or a socket" in told
+
+
+def test_a_rank_that_hangs_in_its_first_steps_after_a_restart_is_named_before_the_others_end() -> (
+    None
+):
+    """It has committed in this life: that is no slow start."""
+    script = [at(20, restart("rg_1")), at(27.8, stands("rg_1.0", "log_step", 66))]
+    fleet = field(3, 1, *script)
+    drive = Drive(fleet).run(80)
+    assert 0 < fleet.rank("rg_1.0").commits < 3 or drive.evicts
+    assert accused(drive) == {"rg_1.0"}
+    assert drive.evicts[0][0] < 28 + 55
+
+
 # -- people who look --------------------------------------------------------------------------
 
 
@@ -162,7 +183,7 @@ def test_a_second_life_of_a_group_is_told_and_harms_nobody() -> None:
     incident = drive.incident("unseen")
     assert incident.culprits == ()
     assert "rg_1 trains twice" in incident.verdict.reason
-    assert "rg_1:uuid0" in incident.verdict.reason
+    assert "rg_1~uuid0" in incident.verdict.reason
     assert incident.severity is Severity.WARNING
     assert not drive.evicts
 
@@ -226,6 +247,12 @@ def test_a_job_that_raises_everywhere_is_told_and_nobody_is_accused() -> None:
     fired = [one for key, one in drive.seen.items() if key in drive.fired]
     assert any("ValueError: loss is nan in train_step (train.py:88)" in i.verdict.reason
                for i in fired)  # fmt: skip
+
+
+def test_who_gave_up_waiting_says_so_itself_and_is_not_to_blame() -> None:
+    told = 'TimeoutError: status: Cancelled, message: "Timeout expired"'
+    drive = Drive(field(3, 1, at(20, raises("rg_2.0", told)))).run(40)
+    assert not accused(drive)
 
 
 def test_a_group_that_its_operator_ends_is_nobodys_fault() -> None:
