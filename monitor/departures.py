@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.names import GroupName, RankName
+from monitor.names import GroupName, RankName, rank_name
 from monitor.snapshot import Observation, Snapshot
 from worker_server.wire import Ending, Process
 
@@ -47,6 +47,9 @@ class DepartureBook:
             here.add(seen.rank)
             if seen.report is not None:
                 self._last[seen.rank] = departure_of(seen, now_s)
+            launched = seen.identity.launched_as
+            if launched is not None:  # it was here under its launcher's name, and is not gone
+                self._last.pop(rank_name(launched, seen.identity.group_rank), None)
         kept = [one for one in self._last.values() if now_s - one.at_s <= _KEPT_S]
         kept.sort(key=lambda one: one.at_s)
         self._last = {one.rank: one for one in kept[-_MOST:]}

@@ -82,6 +82,8 @@ def _why(  # noqa: PLR0911 - one reason a line
     if groups & dead and verdict.kind is Kind.NOT_ENTERED:
         return "explained by a dead process in the same group"
     over = {Kind.DEAD: blamed, Kind.NOT_ENTERED: ending}.get(verdict.kind, ())
+    if verdict.kind is Kind.DEAD and verdict.signature:
+        over = ()  # it raised something of its own, whatever it waited for
     if verdict.culprits and all(rank in over for rank in verdict.culprits):
         causes = sorted({blamed[rank] for rank in verdict.culprits} - groups)
         if causes:

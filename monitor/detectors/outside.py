@@ -48,7 +48,14 @@ def missed(
         for rank in one.absent:
             if standing[rank] in (Standing.UNKNOWN, Standing.TRACED):
                 found.setdefault(rank, set()).update(one.joined)
-    unknown = [track for track in tracks if _may_be_outside(track, standing[track.rank])]
+    looked_at = {track.group for track in tracks if standing[track.rank] is Standing.TRACED}
+    unknown = [
+        track
+        for track in tracks
+        if _may_be_outside(track, standing[track.rank])
+        # beside one that is traced it may wait for it, in a backward pass that looks like work
+        and (track.group not in looked_at or standing[track.rank] is Standing.TRACED)
+    ]
     if unknown:
         lanes: dict[int, list[RankTrack]] = {}
         for track in tracks:

@@ -82,9 +82,13 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
             history, graph, roots, culprits,
             confidence=finding.confidence, kind=kind, records=finding,
         )  # fmt: skip
+    if said is not None and _names_another(said, names):
+        return None  # it is given its time still, and these may wait for it
     seen = tuple(track.rank for track in roots if _stands(track))
     if seen:
         return _verdict(history, graph, roots, seen, confidence=Confidence.LIKELY)
+    if _may_wait_for_others(history, graph, group, names):
+        return None
     if said is None:
         patient_s = max(patience(history, graph, track).span_s for track in roots)
         if still_s < history.config.unwitnessed_factor * patient_s:
@@ -101,6 +105,28 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
         return None  # the records do not show what heads do: something still moves
     alone = Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE
     return _verdict(history, graph, roots, names, confidence=alone)
+
+
+def _names_another(said: Opinion, names: tuple[RankName, ...]) -> bool:
+    """Whether the records accuse a rank that is no root (yet)."""
+    accused = (said.names(one.culprits) for one in said.findings if sure(one))
+    return any(set(culprits) - set(names) for culprits in accused)
+
+
+def _may_wait_for_others(
+    history: History, graph: WaitGraph, group: GroupName, names: tuple[RankName, ...]
+) -> bool:
+    """Whether another rank of the group stands outside of what it is seen waiting in as well.
+
+    A wait inside of a backward pass looks like work: who computes may wait for that one.
+    """
+    outside = (Standing.OUTSIDE, Standing.UNKNOWN, Standing.TRACED)
+    return any(
+        graph.standing[track.rank] in outside
+        and track.rank not in names
+        and track.rank in graph.still
+        for track in history.groups()[group]
+    )
 
 
 def _stands(track: RankTrack) -> bool:

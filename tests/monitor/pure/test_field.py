@@ -175,6 +175,31 @@ def test_a_group_with_a_hung_rank_is_not_evicted_while_another_of_its_ranks_is_t
     assert drive.fired, "somebody has to be told"
 
 
+def test_who_may_wait_in_cpp_for_one_of_its_group_that_is_given_time_is_not_accused_meanwhile() -> (
+    None
+):
+    """rg_0.0 evaluates; rg_0.1 is in a backward pass, whose wait looks like work."""
+    script = [
+        at(20, stands("rg_0.0", "evaluate", 206, Doing.EVALUATE)),
+        at(20, stands("rg_0.1", "train_step", 33, Doing.UNKNOWN)),
+    ]
+    drive = Drive(field(2, 2, *script)).run(90)
+    assert accused(drive) == {"rg_0.0"}
+
+
+def test_beside_one_that_is_traced_nobody_of_its_group_is_accused() -> None:
+    script = [at(20, traced("rg_1.1")), at(20, stands("rg_1.0", "train_step", 33, Doing.UNKNOWN))]
+    drive = Drive(field(2, 2, *script)).run(90)
+    assert not accused(drive)
+    assert not drive.evicts
+
+
+def test_who_raises_its_own_error_while_it_waits_for_another_is_told_as_well() -> None:
+    script = [at(20, stands("rg_0.0", "log_step", 66)), at(36, raises("rg_2.0", "ValueError: bad shard"))]
+    drive = Drive(field(3, 1, *script), KeeperConfig(observe=True)).run(60)
+    assert accused(drive) == {"rg_0.0", "rg_2.0"}
+
+
 # -- those whom no WorkerServer reports --------------------------------------------------------
 
 
