@@ -24,6 +24,8 @@ STEADY_STEPS: Final = 60
 """Steps that every group makes before anything happens: 12 s, in which a pace is learned."""
 SETTLE_S: Final = 12.0
 """How long the monitor may still say something wrong when the truth is decided."""
+STANDS_S: Final = 60.0
+TOLD_WITHIN_S: Final = 75.0
 _OF_A_DECISION: Final = ("action", "guard", "reason", "release")
 _STATUS_S: Final = (8.0, 30.0, 62.0)
 
@@ -233,11 +235,12 @@ def _span(seen: Seen, begun_s: float) -> tuple[float, float]:
 
 
 def untold(stands: list[list[float]], spans: list[tuple[float, float]]) -> list[list[float]]:
-    """Stands of over a minute of which no incident told within that minute."""
+    """Stands of over a minute of which no incident told in time."""
     return [
         [a, b]
         for a, b in stands
-        if b - a > 60 and not any(begin <= a + 60 and end >= a for begin, end in spans)
+        if b - a > STANDS_S
+        and not any(begin <= a + TOLD_WITHIN_S and end >= a for begin, end in spans)
     ]
 
 

@@ -13,7 +13,6 @@ import requests
 
 from tests.field.fleet import Fleet
 
-STANDS_S: Final = 60.0
 _SENTENCES: Final = ("sentence", "headline", "title", "reason")
 
 
