@@ -107,7 +107,7 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
         watch.look()
         if statuses and at_s >= statuses[0]:
             statuses.pop(0)
-            told = [round(at_s, 1), "did not answer"]
+            told = [round(at_s, 1), "had not answered by the end"]
             watch.statuses.append(told)
             threading.Thread(target=_tell_status, args=(fleet, told), daemon=True).start()
         if at_s >= case.watch_s:
