@@ -9,8 +9,8 @@ from typing import Any, Final
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards.colours import BLUE, ORANGE, RED
-from dashboards.panels import DATASOURCE, GRAFANA
+from dashboards.colours import BLUE, RED
+from dashboards.panels import DATASOURCE
 from dashboards.selectors import MONITOR, grown
 
 TAG: Final = "lightkeeper"
@@ -198,19 +198,6 @@ def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:
         f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0",
         "quorum changed",
     ).enable(False)  # many, while groups come and go
-    tagged = dashboard.AnnotationTarget().limit(100).match_any(False).type("tags").tags([TAG])
-    told = (
-        dashboard.AnnotationQuery()
-        .name("Incidents, evictions and holds")
-        .datasource(GRAFANA)
-        .enable(True)
-        .icon_color(ORANGE)
-        .target(tagged)  # type: ignore[arg-type]  # the SDK expects a panel's
-    )
-    return (
-        board.annotation(
-            _annotation("Evictions", RED, f"{evicted} > 0", "evicted for {{kind}}: {{outcome}}")
-        )
-        .annotation(changes)
-        .annotation(told)
-    )
+    return board.annotation(
+        _annotation("Evictions", RED, f"{evicted} > 0", "evicted for {{kind}}: {{outcome}}")
+    ).annotation(changes)

@@ -7,7 +7,7 @@ from typing import Any
 from dashboards.colours import BLUE, GREEN, INCIDENT_STATE, ORANGE, RED, SEVERITY
 from dashboards.frame import Board
 from dashboards.grids import Column, heat, rows
-from dashboards.panels import Query, lines, ranking, records, states
+from dashboards.panels import Query, lines, ranking, states
 from dashboards.recurring import BAD, goodput_tile, lost_lines
 from dashboards.selectors import MONITOR, grown
 
@@ -82,17 +82,11 @@ def _what() -> list[Any]:
             says="Each incident from suspicion to its end, the newest of those in the shown "
             "time. Long red: it fired and nobody acted; click it to see which guard held.",
         ),
-        records(
-            "Told by the monitor",
-            width=12,
-            height=7,
-            says="What the monitor wrote into this Grafana (`lightkeeper monitor --grafana`): "
-            "incidents, evictions and holds with words. Click one to go there.",
-        ),
         lines(
             "Transitions",
             Query(grown(f"lightkeeper_incident_transitions_total{{{MONITOR}}}", by="to"), "{{to}}"),
             bars=True,
+            width=24,
             height=7,
             empty="none",
             says="Incidents that entered a state. Many from pending to resolved without firing: "

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grafana_foundation_sdk.builders import (
-    annotationslist,
     bargauge,
     dashboard,
     prometheus,
@@ -27,8 +26,6 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from dashboards.colours import GREEN, Values
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
-GRAFANA: Final = common.DataSourceRef(type_val="grafana", uid="-- Grafana --")
-"""Its own database, which every Grafana has under this name."""
 
 Levels = Mapping[float, str]
 """Colour from this value on."""
@@ -255,20 +252,4 @@ def states(
         .merge_values(True)
         .show_value(common.VisibilityMode.NEVER)
         .row_height(0.8)
-    )
-
-
-def records(title: str, *, says: str, width: int = 12, height: int = 8) -> annotationslist.Panel:
-    """What the monitor wrote into Grafana itself, newest first."""
-    return (
-        annotationslist.Panel()
-        .title(title)
-        .description(says)
-        .datasource(GRAFANA)
-        .span(width)
-        .height(height)
-        .tags(["lightkeeper"])
-        .only_in_time_range(True)
-        .show_tags(True)
-        .limit(50)
     )

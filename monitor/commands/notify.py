@@ -18,7 +18,6 @@ from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.secrets import read_secret, web_url
 from monitor.commands.tables import cell, console, print_json, table, word
 from monitor.fetch import CaError, Fetcher, FetchError, trust_also
-from monitor.notify.annotations import Grafana
 from monitor.notify.courier import send, told
 from monitor.notify.notices import Event, Notice
 from monitor.notify.sinks import Alertmanager, Message, Sink, Slack, Webhook
@@ -83,24 +82,6 @@ def add_notify_options(parser: argparse.ArgumentParser) -> None:
         help="label on every alert, such as cluster=a; repeatable",
     )
     made.add_argument(
-        "--grafana",
-        metavar="URL",
-        default=os.environ.get("LIGHTKEEPER_GRAFANA"),
-        help="root of a Grafana that gets annotations (default: LIGHTKEEPER_GRAFANA)",
-    )
-    made.add_argument(
-        "--grafana-token-file",
-        type=Path,
-        metavar="FILE",
-        help="holds a service account's token for it, role Editor (default: the file named by "
-        "LIGHTKEEPER_NOTIFY_GRAFANA_TOKEN_FILE, or LIGHTKEEPER_NOTIFY_GRAFANA_TOKEN)",
-    )
-    made.add_argument(
-        "--grafana-dashboard",
-        metavar="UID",
-        help="annotate this dashboard alone (default: all that ask for the tag lightkeeper)",
-    )
-    made.add_argument(
         "--public-url",
         metavar="URL",
         default=os.environ.get("LIGHTKEEPER_PUBLIC_URL"),
@@ -133,12 +114,6 @@ def _sinks(args: argparse.Namespace, expire_s: float) -> Iterator[Sink]:
             _labels(args.notify_label),
             expire_s,
         )
-    if args.grafana:
-        token = read_secret(f"{_ENV}GRAFANA_TOKEN", args.grafana_token_file)
-        if token is None or " " in token:
-            raise CommandError("--grafana needs a token: --grafana-token-file FILE", USAGE)
-        url = web_url("--grafana", args.grafana)
-        yield Grafana("grafana", url, token, args.grafana_dashboard)
 
 
 def _labels(texts: list[str]) -> Mapping[str, str]:

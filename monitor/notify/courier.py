@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from monitor.fetch import Answer, Fetcher, FetchError, Question
 from monitor.metrics import Instruments
-from monitor.notify.ledger import Wanted
+from monitor.notify.ledger import Ledger, Wanted
 from monitor.notify.sinks import Message, Sink
 from monitor.urls import without_secrets
 
@@ -43,7 +43,7 @@ def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
         post.url,
         TIMEOUT_S,
         ANSWER_MAX_BYTES,
-        method=post.method,
+        method="POST",
         body=post.body,
         headers=post.headers,
     )
@@ -61,39 +61,13 @@ def told(answer: Answer) -> str:
     return f"answered {answer.status}" + (f": {words}" if words else "")
 
 
-def _news(wanted: Wanted) -> tuple[object, ...]:
-    """What has to differ for a courier to hurry."""
-    records = {key: one.ended is None for key, one in wanted.annotations.items()}
-    return wanted.notices.keys(), records
-
-
-class Told(Protocol):
-    """What a sink was told, and what it should be told next."""
-
-    def due(self, wanted: Wanted, /) -> tuple[list[Message], int]:
-        """What should be sent now; and how many were given up just now."""
-        ...
-
-    def sent(self, messages: Sequence[Message], answer: bytes, /) -> None:
-        """These were delivered, and this was the answer."""
-        ...
-
-    def refused(self, messages: Sequence[Message], /) -> None:
-        """The sink will never take these."""
-        ...
-
-    def settled(self, messages: Sequence[Message], status: int, /) -> bool:
-        """Whether this status means that nothing is left to do."""
-        ...
-
-
 class Courier:
     """Delivers to one sink. Close it when done."""
 
     def __init__(
         self,
         sink: Sink,
-        ledger: Told,
+        ledger: Ledger,
         fetcher: Fetcher,
         instruments: Instruments,
         *,
@@ -125,7 +99,7 @@ class Courier:
         with self._changed:
             before, self._wanted = self._wanted, wanted
             self._wanted_at = time.monotonic()
-            if before is None or _news(before) != _news(wanted):
+            if before is None or before.notices.keys() != wanted.notices.keys():
                 self._hurry = True
                 self._changed.notify_all()
 
@@ -193,12 +167,10 @@ class Courier:
         except FetchError as exc:
             return self._failed(str(exc), None)
         if 200 <= answer.status < 300:
-            self._ledger.sent(batch, answer.body)
+            self._ledger.sent(batch)
             self._stored()
             self._count("sent", len(batch))
             self._failures, self.trouble = 0, None
-            return None
-        if self._ledger.settled(batch, answer.status):
             return None
         if answer.status in _BAD_MESSAGE and len(batch) > 1:
             return self._one_by_one(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from monitor.incident import Incident
@@ -30,8 +30,6 @@ class Wanted:
     now_s: float
     notices: Mapping[str, Notice]
     incidents: tuple[Incident, ...] = ()
-    annotations: Mapping[str, Message] = field(default_factory=dict)
-    """For those sinks that keep a record; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +125,7 @@ class Ledger:
                 self.put(waiting[key].notice, now_s, dropped=True)
         return gone
 
-    def settled(self, _messages: Iterable[Message], _status: int) -> bool:
-        """Whether a failure is none: never."""
-        return False
-
-    def sent(self, messages: Iterable[Message], _answer: bytes = b"") -> None:
+    def sent(self, messages: Iterable[Message]) -> None:
         """These were delivered."""
         for message in messages:
             self._since.pop(message.notice.key, None)

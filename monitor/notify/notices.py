@@ -32,7 +32,6 @@ class Event(StrEnum):
 
     INCIDENT = "incident"
     EVICTION_FAILED = "eviction_failed"
-    EVICTION = "eviction"  # of annotations only: no message
     HELD = "held"  # a guard stands in the way until a person decides
     TEST = "test"
 

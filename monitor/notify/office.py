@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from monitor.fetch import Fetcher
 from monitor.metrics import Instruments
-from monitor.notify.annotations import AnnotationLedger, Grafana, standing
 from monitor.notify.courier import Courier
 from monitor.notify.ledger import Ledger, Wanted
 from monitor.notify.notices import Event, Known, Notice, notices
-from monitor.notify.sinks import Message, Sink
+from monitor.notify.sinks import Sink
 
 
 class Desk(Protocol):
@@ -54,8 +54,10 @@ class Office:
         self._terms = terms
         self._failed: dict[str, float] = {}
         """Since when each eviction is known to have failed."""
-        ledgers = {sink.name: _ledger(sink, desk, terms) for sink in sinks}
-        self._annotates = any(isinstance(sink, Grafana) for sink in sinks)
+        ledgers = {
+            sink.name: Ledger(sink, partial(desk.save_notice, sink.name), terms.give_up_s)
+            for sink in sinks
+        }
         for name, key, body in remembered:
             ledger = ledgers.get(name)
             if ledger is None:
@@ -76,15 +78,9 @@ class Office:
         found = self._lasting(
             notices(known, url=self._terms.url, hold_s=self._terms.hold_s), known.now_s
         )
-        wanted = Wanted(known.now_s, found, tuple(known.incidents), self._annotations(known))
+        wanted = Wanted(known.now_s, found, tuple(known.incidents))
         for courier in self._couriers:
             courier.push(wanted)
-
-    def _annotations(self, known: Known) -> Mapping[str, Message]:
-        terms = self._terms
-        if not self._annotates:
-            return {}
-        return standing(known, url=terms.url, hold_s=terms.hold_s, keep_s=terms.give_up_s)
 
     def _lasting(self, found: dict[str, Notice], now_s: float) -> dict[str, Notice]:
         """Without evictions that failed just now: one that a restart of the monitor cut short is
@@ -103,17 +99,3 @@ class Office:
         """Stop all."""
         for courier in self._couriers:
             courier.close()
-
-
-def _ledger(sink: Sink, desk: Desk, terms: Terms) -> Ledger | AnnotationLedger:
-    keep = _keeper(desk, sink.name)
-    if isinstance(sink, Grafana):
-        return AnnotationLedger(keep)
-    return Ledger(sink, keep, terms.give_up_s)
-
-
-def _keeper(desk: Desk, sink: str) -> Callable[[str, Mapping[str, Any] | None], None]:
-    def keep(key: str, body: Mapping[str, Any] | None) -> None:
-        desk.save_notice(sink, key, body)
-
-    return keep

@@ -19,7 +19,6 @@ _ALERT_NAMES: Final = {
     Event.INCIDENT: "LightkeeperIncident",
     Event.EVICTION_FAILED: "LightkeeperEvictionFailed",
     Event.HELD: "LightkeeperHeld",
-    Event.EVICTION: "LightkeeperEviction",
     Event.TEST: "LightkeeperTest",
 }
 
@@ -31,8 +30,6 @@ class Message:
     notice: Notice
     at_s: float
     ended: Ending | None = None
-    ref: str | None = None
-    """What the sink calls it since it was sent first; None: it knows nothing of it yet."""
 
     @property
     def status(self) -> Status:
@@ -47,7 +44,6 @@ class Post:
     url: str = field(repr=False)
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    method: str = "POST"
 
 
 class Sink(Protocol):

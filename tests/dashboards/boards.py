@@ -20,30 +20,20 @@ def panels(board):
     return [panel for panel in render.panels_of(board) if panel["type"] != "row"]
 
 
-def asking(board):
-    """Panels that ask Prometheus; the list of records asks Grafana itself."""
-    return [panel for panel in panels(board) if panel["type"] != "annolist"]
-
-
-def from_prometheus(board):
-    """Annotations that are no records of the monitor's own."""
-    return [one for one in board["annotations"]["list"] if one["datasource"]["type"] != "grafana"]
-
-
 def variables(board):
     return {one["name"]: one for one in board["templating"]["list"]}
 
 
 def targets(board):
     """(panel, expression) of each query of a panel."""
-    return [(panel["title"], one["expr"]) for panel in asking(board) for one in panel["targets"]]
+    return [(panel["title"], one["expr"]) for panel in panels(board) for one in panel["targets"]]
 
 
 def expressions(board):
     """(where, expression) of everything that is asked of Prometheus."""
     for title, expr in targets(board):
         yield f"panel {title}", expr
-    for annotation in from_prometheus(board):
+    for annotation in board["annotations"]["list"]:
         yield f"annotation {annotation['name']}", annotation["expr"]
     for name, variable in variables(board).items():
         if variable["type"] == "query":

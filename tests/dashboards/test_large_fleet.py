@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.dashboards.boards import PATHS, asking, filled, load
+from tests.dashboards.boards import PATHS, filled, load, panels
 from tests.dashboards.crowd import monitor_page, ranks_page
 from tests.dashboards.live import TOOL, ask_all
 from tests.prometheus.server import prometheus
@@ -57,7 +57,7 @@ def columns_without_data(prom):
     """Columns of tables that no query of the table fills: lost in an aggregation, or misspelt."""
     found = {}
     for board in map(load, PATHS):
-        for panel in asking(board):
+        for panel in panels(board):
             if panel["type"] != "table":
                 continue
             told = {f"Value #{one['refId']}" for one in panel["targets"]} | {"Value"}

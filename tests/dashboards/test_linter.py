@@ -17,9 +17,7 @@ from tests.dashboards.boards import (
     INTERVALS,
     PATHS,
     ROOT,
-    asking,
     filled,
-    from_prometheus,
     load,
     panels,
     selectors,
@@ -60,7 +58,7 @@ def test_template_on_time_change_reload(path):
 
 @each_board
 def test_panel_datasource(path):
-    for panel in asking(load(path)):
+    for panel in panels(load(path)):
         sources = [panel["datasource"], *(one["datasource"] for one in panel["targets"])]
         assert {(one["type"], one["uid"]) for one in sources} == {("prometheus", "${datasource}")}
 
@@ -74,7 +72,7 @@ def test_panel_title_description(path):
 
 @each_board
 def test_panel_units(path):
-    for panel in asking(load(path)):
+    for panel in panels(load(path)):
         defaults = panel["fieldConfig"]["defaults"]
         unit = defaults["unit"]
         assert unit in {"none", "s", "bytes", "percentunit"} or unit.startswith("suffix:")
@@ -83,7 +81,7 @@ def test_panel_units(path):
 
 @each_board
 def test_panel_no_targets(path):
-    assert [one["title"] for one in asking(load(path)) if not one["targets"]] == []
+    assert [one["title"] for one in panels(load(path)) if not one["targets"]] == []
 
 
 @each_board
@@ -123,7 +121,7 @@ def test_counter_agg(path):
 @each_board
 def test_histogram(path):
     # quantiles of buckets summed with `le` kept; buckets nowhere else but in heat maps
-    for panel in asking(load(path)):
+    for panel in panels(load(path)):
         for target in panel["targets"]:
             expr = target["expr"]
             if "_bucket{" not in expr:
@@ -144,7 +142,7 @@ def test_target_promql(path, tmp_path):
         pytest.skip("promtool is not installed (apt-get install prometheus)")
     board = load(path)
     asked = [expr for _, expr in targets(board)]
-    asked += [one["expr"] for one in from_prometheus(board)]
+    asked += [one["expr"] for one in board["annotations"]["list"]]
     asked += [
         one["query"].removeprefix("label_values(").rpartition(",")[0]
         for one in variables(board).values()
@@ -168,7 +166,6 @@ def test_target_promql(path, tmp_path):
 def test_what_is_excluded_is_really_needed():
     boards = [load(path) for path in PATHS]
     assert all("job_id" in variables(board)["job"]["query"] for board in boards)
-    assert any(one["type"] == "annolist" for board in boards for one in panels(board))
     chosen = [matchers for board in boards for _, expr in targets(board)
               for _, matchers in selectors(expr)]  # fmt: skip
     assert not any('job=~"$job"' in re.split(r",\s*", one) for one in chosen)
@@ -176,6 +173,6 @@ def test_what_is_excluded_is_really_needed():
     assert "lightkeeper_group_heals_total" in str(boards)
     assert set(EXCLUDED) == {
         "template-job-rule", "template-instance-rule", "target-job-rule", "target-instance-rule",
-        "panel-datasource-rule", "target-counter-agg-rule",
+        "target-counter-agg-rule",
     }  # fmt: skip
     assert all(len(one["reason"]) > 40 for one in EXCLUDED.values())

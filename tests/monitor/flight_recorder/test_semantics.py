@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.flight_recorder.coalesced import Transfer, fold, pair_up
 from monitor.flight_recorder.ops import dtype_nbytes
 from monitor.flight_recorder.semantics import (
     agree,
@@ -231,70 +230,6 @@ def test_another_reduce_op_is_silent() -> None:
     one, other = (signature_of(call("all_reduce", 6, reduce_op=op)) for op in ("SUM", "MAX"))
     assert silent(one, other)
     assert differences(one, other) == ("reduce op",)
-
-
-def test_an_uneven_all_gather_is_compared_by_all_its_parts() -> None:
-    def parts(*counts):
-        calls = [call("nccl:_broadcast_oop", n) for n in counts]
-        return fold([*calls, call("nccl:ALLGATHER_coalesced")])
-
-    assert str(signature_of(parts(1, 2, 3), 3)) == "all_gather of 1+2+3 float32"
-    assert agree(parts(1, 2, 3), parts(1, 2, 3), 3) is True
-    assert agree(parts(1, 2, 3), parts(1, 2, 4), 3) is False
-
-
-def test_an_uneven_reduce_scatter_is_compared_by_all_its_parts() -> None:
-    calls = [call("nccl:_reduce_oop", n) for n in (1, 2, 3)]
-    whole = fold([*calls, call("nccl:REDUCE_SCATTER_coalesced")])
-    assert str(signature_of(whole, 3)) == "reduce_scatter of 1+2+3 float32"
-
-
-def test_coalesced_calls_of_one_op_become_that_op() -> None:
-    whole = fold([call(AG, 5, 10), call(AG, 6, 12), call("nccl:coalesced")])
-    assert str(signature_of(whole, 2)) == "all_gather of 5+6 float32"
-    assert agree(whole, whole, 2) is True
-
-
-def test_a_mixture_of_ops_is_compared_by_its_ops() -> None:
-    end = call("nccl:coalesced")
-    mixed = fold([call("nccl:all_reduce", 5), call("nccl:broadcast", 6), end])
-    turned = fold([call("nccl:broadcast", 6), call("nccl:all_reduce", 5), end])
-    assert mixed.op == "all_reduce+broadcast"
-    assert agree(mixed, mixed, 2) is None
-    assert agree(mixed, turned, 2) is False
-
-
-def test_a_batch_of_sends_contradicts_no_other_batch() -> None:
-    end = call("nccl:coalesced")
-    one = fold([call("nccl:send 0->1", 5), end])
-    other = fold([call("nccl:recv 1<-0", 5), call("nccl:send 1->2", 7), end])
-    assert agree(one, other, 3) is None
-
-
-def test_a_single_entry_folds_to_itself_and_none_is_an_error() -> None:
-    alone = call("nccl:all_reduce", 5)
-    assert fold([alone]) is alone
-    with pytest.raises(ValueError, match="at least one entry"):
-        fold([])
-
-
-def send(rank, peer, count):
-    return Transfer(rank, peer, call(f"nccl:send {rank}->{peer}", count))
-
-
-def recv(rank, peer, count):
-    return Transfer(rank, peer, call(f"nccl:recv {rank}<-{peer}", count))
-
-
-def test_transfers_meet_in_order_on_each_way() -> None:
-    pairing = pair_up([recv(1, 0, 5), send(0, 1, 5), send(1, 2, 7), send(0, 1, 6), recv(1, 0, 6)])
-    assert pairing.met == ((1, 0), (3, 4))
-    assert (pairing.clashing, pairing.unanswered) == ((), (2,))
-
-
-def test_two_sends_in_the_wrong_order_clash() -> None:
-    pairing = pair_up([send(0, 1, 5), send(0, 1, 6), recv(1, 0, 6), recv(1, 0, 5)])
-    assert pairing.clashing == ((0, 2), (1, 3))
 
 
 COUNTS = st.lists(st.integers(0, 3), max_size=3)

@@ -11,7 +11,6 @@ import pytest
 from torch.distributed.flight_recorder.components import utils as torch_utils
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, MatchState, Op
 
-from monitor.flight_recorder.coalesced import Transfer, pair_up
 from monitor.flight_recorder.semantics import agree, disagree, payload_of, possible
 
 pytestmark = pytest.mark.integration  # many seconds
@@ -131,49 +130,6 @@ def test_same_answer_for_all_to_all_as_a_whole(totals) -> None:
     assert bool(disagree(dict(enumerate(map(payload, entries))), SIZE)) is fails
 
 
-def p2p_batches():
-    """Every choice of at most one transfer from a lower to a higher rank of three, some wrong."""
-    ways = [(0, 1), (0, 2), (1, 2)]
-    for sent in product([None, 5, 6], repeat=3):
-        for received in product([None, 5, 6], repeat=3):
-            yield [
-                (rank, f"{op} {way[end]}{arrow}{way[1 - end]}", count)
-                for rank in range(3)
-                for op, arrow, counts, end in (("recv", "<-", received, 1), ("send", "->", sent, 0))
-                for way, count in zip(ways, counts, strict=True)
-                if count is not None and way[end] == rank
-            ]
-
-
-def torch_matches(batch, monkeypatch):
-    monkeypatch.setattr(torch_utils, "tabulate", lambda table: "", raising=False)
-    entries = {
-        rank: [(0, event(f"nccl:{name}", [[count]], [[count]])) for r, name, count in batch
-               if r == rank] + [(0, event("nccl:coalesced", [], []))]
-        for rank in range(3)
-    }  # fmt: skip
-    guids = {("0", rank): "0" for rank in range(3)}
-    return torch_utils.match_coalesced_groups(entries, 3, {}, {"0": {0, 1, 2}}, guids)
-
-
-def ours_matches(batch):
-    transfers = [
-        Transfer(rank, int(name[-1]), payload(event(f"nccl:{name}", [[count]], [[count]])))
-        for rank, name, count in batch
-    ]
-    pairing = pair_up(transfers)
-    return not (pairing.clashing or pairing.unanswered)
-
-
-def test_same_answer_for_coalesced_sends_and_receives(monkeypatch) -> None:
-    answers = {True: 0, False: 0}
-    for batch in p2p_batches():
-        theirs = torch_matches(batch, monkeypatch)
-        assert ours_matches(batch) is theirs, batch
-        answers[theirs] += 1
-    assert all(answers.values())
-
-
 # -- where ours differs ----------------------------------------------------------------------
 
 GLOO_LIST = [[5]] * SIZE
@@ -243,25 +199,6 @@ def test_a_difference_is_known_and_told_in_the_decisions(name, one, other, their
         assert torch_says(one, other) is theirs
     assert ours_says(one, other) is ours
     assert f"**{name}**" in DECISIONS.read_text()
-
-
-@pytest.mark.parametrize(
-    ("batch", "theirs", "ours"),
-    [
-        pytest.param([(0, "recv 0<-1", 5), (1, "send 1->0", 5)], False, True,
-                     id="torch looks for the partner of a receive at the receiver"),
-        pytest.param([(0, "send 0->1", 5), (1, "send 1->2", 5), (1, "recv 1<-0", 5),
-                      (2, "recv 2<-1", 5)], False, True,
-                     id="torch stops at another send of the receiver"),
-        pytest.param([(0, "send 0->1", 5), (0, "send 0->1", 6), (1, "recv 1<-0", 6),
-                      (1, "recv 1<-0", 5)], True, False,
-                     id="torch lets two transfers overtake each other"),
-    ],
-)  # fmt: skip
-def test_a_difference_of_coalesced_transfers_is_known(batch, theirs, ours, monkeypatch) -> None:
-    assert torch_matches(batch, monkeypatch) is theirs
-    assert ours_matches(batch) is ours
-    assert "**coalesced sends and receives**" in DECISIONS.read_text()
 
 
 def test_states_are_all_that_keeps_equal_payloads_apart() -> None:
