@@ -195,7 +195,10 @@ def test_beside_one_that_is_traced_nobody_of_its_group_is_accused() -> None:
 
 
 def test_who_raises_its_own_error_while_it_waits_for_another_is_told_as_well() -> None:
-    script = [at(20, stands("rg_0.0", "log_step", 66)), at(36, raises("rg_2.0", "ValueError: bad shard"))]
+    script = [
+        at(20, stands("rg_0.0", "log_step", 66)),
+        at(36, raises("rg_2.0", "ValueError: bad shard")),
+    ]
     drive = Drive(field(3, 1, *script), KeeperConfig(observe=True)).run(60)
     assert accused(drive) == {"rg_0.0", "rg_2.0"}
 
