@@ -29,6 +29,7 @@ _DOING: Final[Mapping[Doing, str]] = {
     Doing.START: "importing or starting",
 }
 _HANGS: Final = ("hangs", "hang")
+_LASTS: Final = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 _HELD: Final[Mapping[Standing, tuple[str, str]]] = {
     Standing.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
     Standing.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
@@ -57,7 +58,7 @@ def hangs(
         held = standing[track.rank] if standing[track.rank] in _HELD else Standing.ALONE
         places.setdefault((held, _place(track)), []).append(track.rank)
     said = [
-        f"{named(ranks)} {plural(ranks, *_HELD.get(held, _HANGS))}{place}"
+        f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"
         for (held, place), ranks in places.items()
     ]
     usual_s = max(history.learned_step_s(track) for track in roots)
@@ -117,14 +118,24 @@ def does(track: RankTrack) -> str:
     """What one does who is not seen waiting: `is in evaluate (train.py:80), evaluating`."""
     if track.fresh is None:
         return "cannot be seen"
-    return f"is{_place(track).rstrip(',')}" if _place(track) else "moves"
+    place = _place(track, alone=True).rstrip(",")
+    return f"is{place}" if place else "moves"
 
 
-def _place(track: RankTrack) -> str:
+def _verb(track: RankTrack) -> tuple[str, str]:
+    """`hangs`, or `has been evaluating`: what is known to last is no hang, only too long."""
+    seen = None if track.fresh is None else track.fresh.witness
+    if seen is not None and seen.doing in _LASTS:
+        return f"has been {_DOING[seen.doing]}", f"have been {_DOING[seen.doing]}"
+    return _HANGS
+
+
+def _place(track: RankTrack, *, alone: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None:
-        doing = f", {_DOING[seen.doing]}," if seen.doing in _DOING else ""
+        told = seen.doing in _DOING and (alone or seen.doing not in _LASTS)
+        doing = f", {_DOING[seen.doing]}," if told else ""
         return f" in {seen.frame}{doing}"
     if track.phased:
         return f" in phase {track.doing!r}"

