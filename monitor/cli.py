@@ -215,7 +215,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "goodput",
-        "how much of the time a job trains: reckoned and simulated",
+        "how much of the time a job trains, reckoned",
         goodput.EXAMPLES,
         goodput.add_arguments,
         goodput.run,

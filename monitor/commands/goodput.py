@@ -1,9 +1,8 @@
-"""`lightkeeper goodput`: how much of the time a job trains, reckoned and simulated."""
+"""`lightkeeper goodput`: how much of the time a job trains, reckoned."""
 
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Sequence
 
 from monitor.commands.ask import ask
@@ -11,7 +10,7 @@ from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.goodput_options import add_arguments, groups_of, job_of, setup_of
 from monitor.commands.offline import show, status_of
 from monitor.goodput.cases import ft_hsdp, ways
-from monitor.goodput.compare import Outcome, Simulation, compare, sizes
+from monitor.goodput.compare import Outcome, compare, sizes
 from monitor.goodput.measured import Measured, measured
 from monitor.goodput.scenario import ScenarioError
 from monitor.reports.goodput import (
@@ -29,7 +28,7 @@ EXAMPLES = """\
 what it tells:
   Effective training time: committed steps, by the share of the groups in each, over what the same
   time gives without faults. By two closed forms, linear (as FT-HSDP's paper reckons: faults never
-  meet) and Poisson (they do), and by a simulation that checks them. It compares
+  meet) and Poisson (they do). It compares
     synchronous           any fault stops the whole job, which starts again
     FT, watchdog 10 min   groups fail alone; a hung one stands until its process group times out
     TorchFT's timeouts    groups fail alone; a hang takes the job after 125 s (measured)
@@ -74,7 +73,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _case(args: argparse.Namespace) -> None:
     rows = ft_hsdp()
-    outcomes = compare([row.scenario for row in rows], _simulation(args))
+    outcomes = compare([row.scenario for row in rows])
     show(
         as_json=args.format == "json",
         body=lambda: case_body(rows, outcomes),
@@ -83,7 +82,7 @@ def _case(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace) -> None:
-    outcomes, kept = _outcomes(args, None, _told(args), _simulation(args))
+    outcomes, kept = _outcomes(args, None, _told(args))
     show(
         as_json=args.format == "json",
         body=lambda: job_body(outcomes),
@@ -93,9 +92,9 @@ def _job(args: argparse.Namespace) -> None:
 
 def _sweep(args: argparse.Namespace) -> None:
     first, last = args.sweep
-    told, simulation = _told(args), _simulation(args)
+    told = _told(args)
     step = args.group_size or groups_of(args, first)
-    sweep = [_outcomes(args, size, told, simulation)[0] for size in sizes(first, last, step)]
+    sweep = [_outcomes(args, size, told)[0] for size in sizes(first, last, step)]
     show(
         as_json=args.format == "json",
         body=lambda: sweep_body(sweep),
@@ -104,7 +103,7 @@ def _sweep(args: argparse.Namespace) -> None:
 
 
 def _outcomes(
-    args: argparse.Namespace, size: int | None, told: Measured | None, simulation: Simulation | None
+    args: argparse.Namespace, size: int | None, told: Measured | None
 ) -> tuple[Sequence[Outcome], int]:
     """All ways at one size, and the number of the one with lightkeeper that is explained."""
     setup = setup_of(args, told)
@@ -118,13 +117,7 @@ def _outcomes(
         false_per_day=args.false_evictions,
     )
     false = 1 if args.false_evictions > 0.0 else 0
-    return compare(scenarios, simulation), len(scenarios) - 1 - false
-
-
-def _simulation(args: argparse.Namespace) -> Simulation | None:
-    if args.faults == 0:
-        return None
-    return Simulation(args.faults, lambda name: random.Random(f"{args.seed} {name}"))  # noqa: S311
+    return compare(scenarios), len(scenarios) - 1 - false
 
 
 def _told(args: argparse.Namespace) -> Measured | None:

@@ -48,13 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--sweep", type=span, metavar="A:B", help="sizes 1, 2, 5, 10 ... from A to B ranks"
     )
-    what.add_argument(
-        "--faults", type=int, default=4000, metavar="N",
-        help="simulate as long as N faults take (%(default)s); 0: only the closed forms",
-    )  # fmt: skip
-    what.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the simulation (%(default)s)"
-    )
     _add_job(parser.add_argument_group("the job and its faults"))
     _add_times(parser.add_argument_group("times: 90, 90s, 18m, 2h, 1d"))
     add_format(parser)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monitor.goodput.formulas import linear, poisson
 from monitor.goodput.scenario import Scenario, ScenarioError
-from monitor.goodput.simulate import Draw, Simulated, simulate
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way: both arithmetics and, where asked for, the simulation."""
+    """One way by both arithmetics."""
 
     scenario: Scenario
     linear: float
     poisson: float
-    simulated: Simulated | None
 
     @property
     def name(self) -> str:
@@ -25,26 +23,9 @@ class Outcome:
         return self.scenario.handling.name
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """How to simulate: its length, and a generator of random numbers for each name."""
-
-    faults: int
-    draw: Callable[[str], Draw]
-
-
-def outcome(scenario: Scenario, simulation: Simulation | None) -> Outcome:
-    """One way; its random numbers depend on its name and the job's size, on no other way."""
-    simulated = None
-    if simulation is not None:
-        draw = simulation.draw(f"{scenario.handling.name} {scenario.job.ranks}")
-        simulated = simulate(scenario, draw, simulation.faults)
-    return Outcome(scenario, linear(scenario), poisson(scenario), simulated)
-
-
-def compare(scenarios: Sequence[Scenario], simulation: Simulation | None) -> tuple[Outcome, ...]:
+def compare(scenarios: Sequence[Scenario]) -> tuple[Outcome, ...]:
     """All of them."""
-    return tuple(outcome(one, simulation) for one in scenarios)
+    return tuple(Outcome(one, linear(one), poisson(one)) for one in scenarios)
 
 
 def sizes(first: int, last: int, unit: int) -> tuple[int, ...]:

@@ -209,7 +209,7 @@ class Spares:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that both arithmetics and the simulation need."""
+    """All that both arithmetics need."""
 
     job: Job
     mix: Mix

@@ -21,6 +21,7 @@ from monitor.goodput.formulas import (
 from monitor.goodput.scenario import DAY_S, FaultKind, Scenario
 
 SCHEMA: Final = 1
+_SOURCES: Final = "formulas, and the source of each number: docs/goodput.md"
 RIVAL: Final = 2
 """Number of the way with which lightkeeper is compared: TorchFT's timeouts."""
 
@@ -68,14 +69,11 @@ def case_body(rows: Sequence[Published], outcomes: Sequence[Outcome]) -> dict[st
 
 
 def _way(one: Outcome) -> dict[str, Any]:
-    handling, found = one.scenario.handling, one.simulated
+    handling = one.scenario.handling
     return {
         "name": one.name,
         "linear": _round(one.linear),
         "poisson": _round(one.poisson),
-        "simulated": None
-        if found is None
-        else {**asdict(found), "goodput": _round(found.goodput), "error": _round(found.error)},
         "detect_stop_s": handling.stop.after_s,
         "detect_hang_s": handling.hang.after_s,
         "hang_takes_job": handling.hang.takes_job,
@@ -97,38 +95,34 @@ def print_job(out: Console, outcomes: Sequence[Outcome], kept: int) -> None:
     `kept`: the number of the outcome with lightkeeper that is explained.
     """
     out.print(Text(_job(outcomes[0].scenario)))
-    grid = _grid("effective training time", "way", "linear", "Poisson", "simulated",
+    grid = _grid("effective training time", "way", "linear", "Poisson",
                  "a hang is decided after", "a slow rank goes after")  # fmt: skip
     for one in outcomes:
         handling = one.scenario.handling
         hang = _seconds(handling.hang.after_s) + (
             ", the job ends" if handling.hang.takes_job else ""
         )
-        grid.add_row(one.name, _share(one.linear), _share(one.poisson), _simulated(one), hang,
+        grid.add_row(one.name, _share(one.linear), _share(one.poisson), hang,
                      _seconds(handling.slow.after_s))  # fmt: skip
     out.print(grid)
     explained = outcomes[kept].scenario
     out.print(_tolls(explained))
-    for line in (*_sentences(outcomes, kept), *_how(outcomes)):
+    for line in (*_sentences(outcomes, kept), _SOURCES):
         out.print(Text(line))
 
 
 def print_sweep(out: Console, sweep: Sequence[Sequence[Outcome]]) -> None:
-    """Sizes down, ways across: the Poisson closed form, and the simulation beside it."""
+    """Sizes down, ways across: the Poisson closed form."""
     first = sweep[0]
     out.print(Text(_faults(first[0].scenario)))
-    grid = _grid("effective training time in %: Poisson (simulated)", "ranks",
+    grid = _grid("effective training time in %: Poisson", "ranks",
                  "groups", "a fault every", *(one.name for one in first))  # fmt: skip
     for outcomes in sweep:
         job = outcomes[0].scenario.job
-        cells = [
-            f"{one.poisson * 100:.2f}"
-            + ("" if one.simulated is None else f" ({one.simulated.goodput * 100:.2f})")
-            for one in outcomes
-        ]
+        cells = [f"{one.poisson * 100:.2f}" for one in outcomes]
         grid.add_row(f"{job.ranks:,}", str(job.groups), _seconds(job.mtbf_s), *cells)
     out.print(grid)
-    for line in (_worth(first[0].scenario), *_pays(sweep), *_how(first)):
+    for line in (_worth(first[0].scenario), *_pays(sweep), _SOURCES):
         out.print(Text(line))
 
 
@@ -136,13 +130,13 @@ def print_case(out: Console, rows: Sequence[Published], outcomes: Sequence[Outco
     """A published case beside ours."""
     out.print(Text(_job(outcomes[0].scenario)))
     grid = _grid("FT-HSDP, arXiv 2602.00277", "way", "published", "linear (theirs)", "off by",
-                 "Poisson", "simulated", "all stand", "a group is away")  # fmt: skip
+                 "Poisson", "all stand", "a group is away")  # fmt: skip
     for row, one in zip(rows, outcomes, strict=True):
         found = toll(row.scenario, FaultKind.STOP)
         grid.add_row(
             row.name, f"{row.goodput * 100:.0f} %", _share(one.linear),
             f"{(one.linear - row.goodput) * 100:+.1f} points", _share(one.poisson),
-            _simulated(one), _seconds(found.stall_s), _seconds(found.stall_s + found.missing_s),
+            _seconds(found.stall_s), _seconds(found.stall_s + found.missing_s),
         )  # fmt: skip
     out.print(grid)
     moves = " and ".join(
@@ -152,8 +146,7 @@ def print_case(out: Console, rows: Sequence[Published], outcomes: Sequence[Outco
         "linear: one fault in each MTBF, none during a recovery; Poisson: faults at any moment. "
         f"That moves {moves} points."
     ))  # fmt: skip
-    for line in _how(outcomes):
-        out.print(Text(line))
+    out.print(Text(_SOURCES))
 
 
 def _tolls(scenario: Scenario) -> Grid:
@@ -219,14 +212,6 @@ def _worth(scenario: Scenario) -> str:
     return f"{told}{left}more than {precision * 100:.0f} % of evictions for slowness must be right"
 
 
-def _how(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    one = outcomes[0]
-    if one.simulated is not None:
-        faults = one.simulated.days * DAY_S / one.scenario.job.mtbf_s
-        yield f"simulated as long as {faults:,.0f} faults take; ± is two standard errors"
-    yield "formulas, and the source of each number: docs/goodput.md"
-
-
 def _job(scenario: Scenario) -> str:
     job = scenario.job
     return (
@@ -248,11 +233,6 @@ def _faults(scenario: Scenario) -> str:
         f"{job.rank_mtbf_h:,.0f} rank-hours a fault: {mix.stop * 100:.0f} % fail-stop, "
         f"{mix.hang * 100:.0f} % hang, {mix.slow * 100:.0f} % slow{slow}{spares}"
     )
-
-
-def _simulated(one: Outcome) -> str:
-    found = one.simulated
-    return "-" if found is None else f"{found.goodput * 100:.2f} ± {found.error * 100:.2f} %"
 
 
 def _share(value: float) -> str:

@@ -10,8 +10,8 @@ import pytest
 from monitor.goodput.cases import ft_hsdp
 from monitor.goodput.formulas import poisson
 from monitor.goodput.scenario import Job, Mix, Scenario, ScenarioError, Spares, Times
-from monitor.goodput.simulate import Simulated, simulate
 from tests.monitor.goodput.scenes import ALONE, JOB, KEPT, SYNC, scene
+from tests.monitor.goodput.simulate import Simulated, simulate
 
 FEW = Spares(2, 20 * 3600.0)
 

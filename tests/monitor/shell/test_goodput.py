@@ -30,25 +30,14 @@ def body(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_the_published_case_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["goodput", "--case", "ft-hsdp", "--faults", "0"]) == 0
+    assert main(["goodput", "--case", "ft-hsdp"]) == 0
     assert lines(capsys.readouterr().out) == lines((CASES / "goodput-ft-hsdp.txt").read_text())
 
 
 def test_a_job_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--ranks", "16384", "--groups", "8", "--mtbf", "3h", "--faults", "0"]
+    words = ["--ranks", "16384", "--groups", "8", "--mtbf", "3h"]
     assert main(["goodput", *words]) == 0
     assert lines(capsys.readouterr().out) == lines((CASES / "goodput-job.txt").read_text())
-
-
-def test_the_simulation_is_told_with_its_error_and_its_seed_repeats_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["--case", "ft-hsdp", "--faults", "200"]
-    first, same, other = (
-        body([*words, "--seed", seed], capsys)["case"][1]["simulated"] for seed in ("1", "1", "2")
-    )
-    assert first == same != other
-    assert abs(first["goodput"] - 0.825) < 3 * first["error"]
 
 
 def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +46,7 @@ def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) ->
          "--slowdown", "3", "--slow-lasts", "1h", "--evict", "2", "--requorum", "3", "--restart",
          "1m", "--heal", "4", "--first-step", "5", "--job-restart", "6m", "--step", "1", "--spares",
          "1", "--repair", "2h", "--detect-hang", "7", "--detect-slow", "30m", "--false-evictions",
-         "2", "--faults", "0"],
+         "2"],
         capsys,
     )  # fmt: skip
     assert said["job"] == {"ranks": 64, "groups": 8, "mtbf_s": 3600.0, "rank_mtbf_h": 64.0}
@@ -77,7 +66,7 @@ def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_slow_rank_may_be_never_found(capsys: pytest.CaptureFixture[str]) -> None:
-    said = body(["--detect-slow", "never", "--faults", "0"], capsys)
+    said = body(["--detect-slow", "never"], capsys)
     assert said["ways"][3]["slow_goes_after_s"] is None
 
 
@@ -90,7 +79,6 @@ def test_a_slow_rank_may_be_never_found(capsys: pytest.CaptureFixture[str]) -> N
         (["--ranks", "4096", "--group-size", "1000"], "4096 ranks are no groups of 1000"),
         (["--mtbf", "0"], "mtbf_s is 0, expected 1 to 1e+09"),
         (["--slowdown", "nan"], "slowdown is nan, expected 1 to 1000"),
-        (["--faults", "3"], "faults is 3, expected 20 to 1000000"),
         (["--false-evictions", "-1"], "false evictions a day is -1, expected 0 to 1e+06"),
         (["--spares", "-1"], "spares is -1, expected 0 to 1e+07"),
         (["--case", "ft-hsdp", "--sweep", "1:2"], "--case and --sweep are two questions"),
@@ -161,7 +149,7 @@ def test_a_running_monitor_tells_its_own_times_and_what_is_said_beats_them(
     url: str, told: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     told.append({"kind": "not_entered", "account": account_to_json(account(case()))})
-    said = body(["--from-monitor", url, "--requorum", "9", "--faults", "0"], capsys)
+    said = body(["--from-monitor", url, "--requorum", "9"], capsys)
     times = said["times"]
     assert (times["evict_s"], times["requorum_s"]) == (4.0, 9.0)
     assert (times["restart_s"], times["heal_s"]) == (21.0, 0.0)
@@ -181,10 +169,10 @@ def test_the_figures_on_the_page_are_what_the_command_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (ROOT / "docs/goodput.md").read_text()
-    for one in body(["--sweep", "1000:100000", "--faults", "0"], capsys)["sweep"]:
+    for one in body(["--sweep", "1000:100000"], capsys)["sweep"]:
         shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in one["ways"])
         assert f"| {one['job']['ranks']:,} | " in page
         assert shares in page
-    for row in body(["--case", "ft-hsdp", "--faults", "0"], capsys)["case"]:
+    for row in body(["--case", "ft-hsdp"], capsys)["case"]:
         shares = f"| {row['linear'] * 100:.1f} % | {row['poisson'] * 100:.1f} % |"
         assert shares in page
