@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from monitor.commands.ask import ask
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.goodput_options import add_arguments, groups_of, job_of, setup_of
 from monitor.commands.offline import show, status_of
 from monitor.goodput.cases import ft_hsdp, ways
 from monitor.goodput.compare import Outcome, compare, sizes
-from monitor.goodput.measured import Measured, measured
 from monitor.goodput.scenario import ScenarioError
 from monitor.reports.goodput import (
     case_body,
@@ -41,11 +39,10 @@ examples:
   lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
   lightkeeper goodput --sweep 1000:100000
   lightkeeper goodput --ranks 4096 --groups 8 --spares 2 --repair 3d
-  lightkeeper goodput --ranks 1024 --groups 8 --from-monitor http://head:8470
   lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
 
 exit status:
-  0  done      1  the monitor is away      2  used wrongly      70  a fault of lightkeeper itself
+  0  done      2  used wrongly      70  a fault of lightkeeper itself
 """
 
 
@@ -82,7 +79,7 @@ def _case(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace) -> None:
-    outcomes, kept = _outcomes(args, None, _told(args))
+    outcomes, kept = _outcomes(args)
     show(
         as_json=args.format == "json",
         body=lambda: job_body(outcomes),
@@ -92,9 +89,8 @@ def _job(args: argparse.Namespace) -> None:
 
 def _sweep(args: argparse.Namespace) -> None:
     first, last = args.sweep
-    told = _told(args)
     step = args.group_size or groups_of(args, first)
-    sweep = [_outcomes(args, size, told)[0] for size in sizes(first, last, step)]
+    sweep = [_outcomes(args, size)[0] for size in sizes(first, last, step)]
     show(
         as_json=args.format == "json",
         body=lambda: sweep_body(sweep),
@@ -102,11 +98,9 @@ def _sweep(args: argparse.Namespace) -> None:
     )
 
 
-def _outcomes(
-    args: argparse.Namespace, size: int | None, told: Measured | None
-) -> tuple[Sequence[Outcome], int]:
+def _outcomes(args: argparse.Namespace, size: int | None = None) -> tuple[Sequence[Outcome], int]:
     """All ways at one size, and the number of the one with lightkeeper that is explained."""
-    setup = setup_of(args, told)
+    setup = setup_of(args)
     scenarios = ways(
         job_of(args, size),
         mix=setup.mix,
@@ -118,22 +112,3 @@ def _outcomes(
     )
     false = 1 if args.false_evictions > 0.0 else 0
     return compare(scenarios), len(scenarios) - 1 - false
-
-
-def _told(args: argparse.Namespace) -> Measured | None:
-    """What a running monitor has measured.
-
-    Raises:
-        CommandError: it is away, or has seen no eviction.
-    """
-    if args.from_monitor is None:
-        return None
-    args.monitor = args.from_monitor
-    incidents = ask(args, "/v1/incidents?limit=1000").get("incidents")
-    usable = (
-        [one for one in incidents if isinstance(one, dict)] if isinstance(incidents, list) else []
-    )
-    found = measured(usable)
-    if not found.evictions:
-        raise CommandError(f"the monitor at {args.monitor} has seen no eviction to measure", USAGE)
-    return found

@@ -23,7 +23,6 @@ from monitor.goodput.cases import (
     Detection,
     detection,
 )
-from monitor.goodput.measured import Measured
 from monitor.goodput.scenario import DAY_S, Job, Mix, Spares, Times
 
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
@@ -96,10 +95,6 @@ def _add_job(made: argparse._ArgumentGroup) -> None:
 
 def _add_times(made: argparse._ArgumentGroup) -> None:
     made.add_argument(
-        "--from-monitor", metavar="URL",
-        help="take detect, evict and restart times from the evictions of a running monitor",
-    )  # fmt: skip
-    made.add_argument(
         "--detect-hang", type=duration, metavar="TIME",
         help=f"lightkeeper's (default: both {HANG_S:g}, as measured with short steps, and as its "
         "thresholds are for --step)",
@@ -166,36 +161,27 @@ def groups_of(args: argparse.Namespace, count: int) -> int:
     return int(count // args.group_size)
 
 
-def setup_of(args: argparse.Namespace, told: Measured | None) -> Setup:
-    """Everything but the size: what was said, else what a monitor measured, else the defaults.
+def setup_of(args: argparse.Namespace) -> Setup:
+    """Everything but the size: what was said, else the defaults.
 
     Raises:
         ScenarioError: it makes no sense.
     """
     stop, hang, slow = args.mix
     mix = Mix(stop, hang, slow, args.slowdown, args.slow_lasts)
-    times = replace(TIMES, **_times(args, told or Measured()))
+    times = replace(TIMES, **_times(args))
     spares = Spares(args.spares, args.repair)
-    return Setup(mix, times, spares, _kept(args, told or Measured(), times, mix))
+    return Setup(mix, times, spares, _kept(args, times, mix))
 
 
-def _times(args: argparse.Namespace, told: Measured) -> Mapping[str, Any]:
-    found: dict[str, float | None] = {"evict_s": told.evict_s, "requorum_s": told.requorum_s}
-    if told.away_s is not None:  # it cannot tell restarting from healing
-        found |= {"restart_s": told.away_s, "heal_s": 0.0}
-    for name in ("evict", "requorum", "restart", "heal", "first_step", "job_restart", "step"):
-        said: float | None = getattr(args, name)
-        if said is not None:
-            found[f"{name}_s"] = said
-    return {name: value for name, value in found.items() if value is not None}
+def _times(args: argparse.Namespace) -> Mapping[str, Any]:
+    names = ("evict", "requorum", "restart", "heal", "first_step", "job_restart", "step")
+    return {f"{name}_s": said for name in names if (said := getattr(args, name)) is not None}
 
 
-def _kept(
-    args: argparse.Namespace, told: Measured, times: Times, mix: Mix
-) -> tuple[tuple[str, Detection], ...]:
+def _kept(args: argparse.Namespace, times: Times, mix: Mix) -> tuple[tuple[str, Detection], ...]:
     by_rule = detection(times.step_s, mix.slowdown, args.stall_factor)
-    hang_s = told.hang_s if args.detect_hang is None else args.detect_hang
-    slow_s = told.slow_s if args.detect_slow is None else args.detect_slow
+    hang_s, slow_s = args.detect_hang, args.detect_slow
     if hang_s is not None or slow_s is not None:
         slow_s = by_rule.slow_s if slow_s is None else slow_s
         found = Detection(

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monitor.audit.account import account, account_to_json
 from monitor.cli import main
-from tests.monitor.audit.scene import case
 from tests.monitor.shell.process import ROOT
 from tests.monitor.shell.refusal import assert_refused
 
@@ -112,54 +107,6 @@ def test_options_that_do_not_parse_are_refused_in_one_line(
     said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1
-
-
-# -- times of a running monitor -------------------------------------------------------------------
-
-
-@pytest.fixture
-def told() -> list[dict[str, Any]]:
-    """What the fake monitor below answers."""
-    return []
-
-
-@pytest.fixture
-def url(told: list[dict[str, Any]]) -> Iterator[str]:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/v1/incidents?limit=1000"
-            said = json.dumps({"schema": 1, "incidents": told}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_running_monitor_tells_its_own_times_and_what_is_said_beats_them(
-    url: str, told: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    told.append({"kind": "not_entered", "account": account_to_json(account(case()))})
-    said = body(["--from-monitor", url, "--requorum", "9"], capsys)
-    times = said["times"]
-    assert (times["evict_s"], times["requorum_s"]) == (4.0, 9.0)
-    assert (times["restart_s"], times["heal_s"]) == (21.0, 0.0)
-    assert (said["ways"][3]["name"], said["ways"][3]["detect_hang_s"]) == ("lightkeeper", 11.0)
-
-
-def test_a_monitor_that_has_evicted_nobody_has_measured_nothing(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_refused(["goodput", "--from-monitor", url], "has seen no eviction to measure", capsys)
 
 
 # -- what is committed ----------------------------------------------------------------------------
