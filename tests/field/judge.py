@@ -10,6 +10,8 @@ from typing import Any, Final
 Record = Mapping[str, Any]
 
 RANKING: Final = ["unsure", "likely", "certain"]
+AGAIN_S: Final = 40.0
+"""What is left of a run for the monitor to name a culprit once more."""
 _LIFE: Final = re.compile(r"~[0-9a-f]+")
 """A second life of a group, as the monitor tells it from the first."""
 _SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|fsdp_|my_|rg_)(?=\d)")
@@ -138,6 +140,8 @@ def _missed(record: Record) -> str:
     culprits = record["truth"]["culprits"]
     if not culprits and said(record) is False:
         return "its cause was not said"
+    if again := _unnamed_strikes(record):
+        return again
     named = {name: _sureness(name, record) for name in culprits}
     missed = [name for name in culprits if named[name] not in ("likely", "certain")]
     if missed and record["truth"]["also"]:
@@ -146,6 +150,24 @@ def _missed(record: Record) -> str:
         if set(culprits) <= told <= {*culprits, *record["truth"]["also"]}:
             return ""
     return ", ".join(f"{name} ({named[name]})" for name in missed)
+
+
+def _unnamed_strikes(record: Record) -> str:
+    """A culprit that the same bug strikes again has to be named again."""
+    again = []
+    for index, (bug, rank, at_s) in enumerate(record["struck"]):
+        before = [one for one in record["struck"][:index] if one[:2] == [bug, rank]]
+        if not before or f"{bug}@" not in record["bug"] or "always" in record["bug"]:
+            continue
+        fired = [
+            one["milestones"].get("firing_s", -1.0)
+            for one in record["incidents"]
+            for name, sure in one["accused"].items()
+            if is_(rank, name) and sure != RANKING[0]
+        ]
+        if record["took_s"] - at_s > AGAIN_S and not any(when >= at_s for when in fired):
+            again.append(f"{rank} (not named again after {at_s} s)")
+    return ", ".join(again)
 
 
 def _sureness(culprit: str, record: Record) -> str:

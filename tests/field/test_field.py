@@ -29,6 +29,7 @@ def incident(
     return {
         "kind": "not_entered",
         "culprits": [culprit],
+        "accused": {culprit: confidence},
         "confidence": confidence,
         "milestones": milestones,
         "sentences": [[11.0, "1.0 is suspected"], [12.0, says]],
@@ -54,6 +55,7 @@ def record(case: Case = LOCK, **more: Any) -> dict[str, Any]:
         "stands": [[0.5, 18.0]],
         "stood_untold": [],
         "incidents": [incident("1.0", "1.0 hangs in Metrics.log_step (tools.py:47)")],
+        "took_s": 50.0,
         "code": "c69a293",
     } | more
 
@@ -205,6 +207,14 @@ def test_where_the_evidence_cannot_tell_both_are_exact_and_the_victim_alone_is_n
     both = [["1.0", "unsure", "mismatch", "s"], ["1.1", "unsure", "mismatch", "s"]]
     assert judge(record(case, evicted={}, accused=both))[0] == Verdict.EXACT
     assert judge(record(case, evicted={}, accused=both[1:]))[0] == Verdict.MISSED
+
+
+def test_a_culprit_is_named_each_time() -> None:
+    struck = [["lock", "1.0", 0.0], ["lock", "1.0", 30.0]]
+    once = record(struck=struck, bug="lock@1.0*2", took_s=100.0)
+    assert judge(once) == (Verdict.MISSED, "1.0 (not named again after 30.0 s)")
+    twice = [*once["incidents"], incident("1.0", "1.0 hangs again", fired=43.0)]
+    assert judge({**once, "incidents": twice})[0] == Verdict.EXACT
 
 
 def test_what_nobody_is_blamed_for_has_to_be_said() -> None:
