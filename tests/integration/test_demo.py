@@ -65,12 +65,6 @@ def test_of_two_ranks_in_a_mismatch_the_one_that_left_the_program_is_named(
 ) -> None:
     status, result, stderr = run_demo(tmp_path, "--ranks-per-group", "2", "--fault", "mismatch")
     assert status == 0, (result, stderr[-2000:])
-    calm = result["undisturbed"]
-    assert calm["steps_per_s"] > 0
-    assert {role: one["processes"] for role, one in calm["memory"].items()} == {
-        "ranks": 4, "WorkerServers": 4, "monitor": 1, "Lighthouse": 1, "launchers": 4,
-    }  # fmt: skip
-    assert calm["memory"]["ranks"]["bytes"] > 4 * 2**26
     (fault,) = result["faults"]
     assert fault["culprit_ranks"] == ["rg_1.1"]
     assert fault["evicted_group"] == "rg_1"

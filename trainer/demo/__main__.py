@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.demo import scenario, undisturbed, view
+from trainer.demo import scenario, view
 from trainer.demo.fleet import Fleet, FleetError, start_fleet, wait_for_lighthouse
 from trainer.demo.options import DemoOptions, parse
 from trainer.demo.watch import MonitorAwayError, MonitorClient
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="lightkeeper-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        reports, calm = _run(options, run_dir.resolve())
+        reports = _run(options, run_dir.resolve())
     except OSError as exc:
         print(f"lightkeeper demo: {exc.filename or run_dir}: {exc.strerror}", file=sys.stderr)
         return 1
@@ -34,27 +34,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("lightkeeper demo: interrupted, everything was stopped", file=sys.stderr)
         return 130
-    _print_result(options, run_dir, reports, calm)
+    _print_result(options, run_dir, reports)
     if not options.keeper:
         return 0
     return 1 if any(report.problems for report in reports) else 0
 
 
-Outcome = tuple[list[scenario.FaultReport], undisturbed.Undisturbed]
-
-
-def _run(options: DemoOptions, run_dir: Path) -> Outcome:
+def _run(options: DemoOptions, run_dir: Path) -> list[scenario.FaultReport]:
     if options.keeper:
         return _run_fleet(options, run_dir, options.faults)
     # Nobody heals the fleet here: what one fault left behind would spoil the next.
-    runs = [
-        _run_fleet(options, run_dir / f"{number}-{kind}", (kind,))
+    return [
+        report
         for number, kind in enumerate(options.faults)
+        for report in _run_fleet(options, run_dir / f"{number}-{kind}", (kind,))
     ]
-    return [report for reports, _ in runs for report in reports], runs[-1][1]
 
 
-def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> Outcome:
+def _run_fleet(
+    options: DemoOptions, run_dir: Path, faults: tuple[str, ...]
+) -> list[scenario.FaultReport]:
     reports: list[scenario.FaultReport] = []
     with start_fleet(options, run_dir) as fleet, view.View() as screen:
         screen.say(
@@ -66,8 +65,6 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
         with contextlib.closing(client):
             scenario.wait_until_whole(fleet, client, screen.show, scenario.START_LIMIT_S)
             screen.say(f"whole: every rank commits. Monitor: {fleet.monitor_url}")
-            calm = undisturbed.look(client, run_dir)
-            screen.say(calm.line())
             for number, kind in enumerate(faults):
                 rank = _target(options, kind, number)
                 screen.say(f"injecting {kind} into {rank}")
@@ -78,7 +75,7 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
                     scenario.wait_until_whole(fleet, client, screen.show, scenario.START_LIMIT_S)
             if options.keep_running:
                 _keep_running(fleet, client, screen)
-    return reports, calm
+    return reports
 
 
 def _target(options: DemoOptions, kind: str, number: int) -> str:
@@ -114,7 +111,6 @@ def _print_result(
     options: DemoOptions,
     run_dir: Path,
     reports: list[scenario.FaultReport],
-    calm: undisturbed.Undisturbed,
 ) -> None:
     if not options.json:
         view.console().print(view.summary(reports))
@@ -127,7 +123,6 @@ def _print_result(
         "timeouts": "short" if options.short_timeouts else "default",
         "run_dir": str(run_dir),
         "ok": not any(report.problems for report in reports),
-        "undisturbed": calm.to_json(),
         "faults": [report.to_json() for report in reports],
     }
     print(json.dumps(result))
