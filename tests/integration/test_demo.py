@@ -37,7 +37,7 @@ def offline(run_dir: Path, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(340)
-def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_elsewhere(
+def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_where_it_was(
     tmp_path: Path,
 ) -> None:
     status, result, stderr = run_demo(tmp_path, "--fault", "gil")
@@ -52,7 +52,7 @@ def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_elsewhere(
     assert fault["survivors_crashed"] == []
     assert fault["steps_lost"] == 0
     assert fault["left_host"] == "host-1"
-    assert fault["rejoined_host"].startswith("spare-1"), "a quarantined host was used again"
+    assert fault["rejoined_host"] == "host-1", "one hang of a program blames no host"
     report = offline(tmp_path, "not_entered")
     assert [report["names"][str(rank)] for rank in report["culprits"]] == ["rg_1.0"]
     # the survivors wait in a collective, or in TorchFT's quorum, of which no record tells

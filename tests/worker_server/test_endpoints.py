@@ -127,9 +127,10 @@ def test_a_dead_rank_that_nobody_looked_at_left_the_stacks_of_its_last_beat(star
 def test_eviction_of_a_rank_that_listens_takes_one_sigterm(start_rank):
     rank = start_rank("hang")
     rank.says("ready")
-    assert rank.evict() == {"schema": 1, "signalled": ["SIGTERM"], "gone": True}
+    nobody = {"started_gone": 0, "started_left": 0}
+    assert rank.evict() == {"schema": 1, "signalled": ["SIGTERM"], "gone": True, **nobody}
     assert rank.process.wait(10) == -signal.SIGTERM
-    assert rank.evict() == {"schema": 1, "signalled": [], "gone": True}
+    assert rank.evict() == {"schema": 1, "signalled": [], "gone": True, **nobody}
 
 
 def test_eviction_of_a_rank_that_ignores_sigterm_ends_in_sigkill(start_rank):
