@@ -94,7 +94,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
         yield _declared(history, track)
     else:
         yield from _learned(history, track)
-    if step is not None and step.healing:
+    if step is not None and step.healing and not _blocked(track):  # it is told at an attempt's end
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if history.starting(track):
         if _blocked(track):

@@ -33,6 +33,10 @@ _LASTS: Final = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.STAR
 _HELD: Final[Mapping[Standing, tuple[str, str]]] = {
     Standing.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
     Standing.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
+    Standing.SILENT: (
+        "is stuck in the kernel, on a disk or a file server (state D),",
+        "are stuck in the kernel, on a disk or a file server (state D),",
+    ),
     Standing.LEFT: (
         "is still inside a collective that its peers have completed",
         "are still inside a collective that their peers have completed",
@@ -56,6 +60,8 @@ def hangs(
     places: dict[tuple[Standing, str], list[RankName]] = {}
     for track in roots:
         held = standing[track.rank] if standing[track.rank] in _HELD else Standing.ALONE
+        if held is Standing.FROZEN and track.state == "D":
+            held = Standing.SILENT  # no Python runs either, and it is not the GIL
         places.setdefault((held, _place(track)), []).append(track.rank)
     said = [
         f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"

@@ -14,10 +14,13 @@ from monitor.policy.rules import Action
 
 def unsure(case: Case) -> Objection | None:
     """The verdict cannot tell the culprit."""
+    culprits = case.incident.culprits
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     return Objection(
-        f"cannot tell which of {listed(case.incident.culprits)} is to blame",
+        f"cannot tell which of {listed(culprits)} is to blame"
+        if len(culprits) > 1
+        else f"it is not certain that {listed(culprits)} is to blame",
         f"It is evicted once the evidence names one. {case.by_hand}",
     )
 

@@ -140,7 +140,7 @@ def test_a_rank_that_hangs_in_its_first_steps_after_a_restart_is_named_before_th
     None
 ):
     """It has committed in this life: that is no slow start."""
-    script = [at(20, restart("rg_1")), at(27.8, stands("rg_1.0", "log_step", 66))]
+    script = [at(20, restart("rg_1")), at(27.5, stands("rg_1.0", "log_step", 66))]
     fleet = field(3, 1, *script)
     drive = Drive(fleet).run(80)
     assert 0 < fleet.rank("rg_1.0").commits < 3 or drive.evicts
