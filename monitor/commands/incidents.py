@@ -16,10 +16,9 @@ from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.stored import Stored
 from monitor.commands.story import Places, story
 from monitor.commands.tables import cell, console, moment, print_json, table, word
-from monitor.commands.watch import Look, add_watch_option, away_lines, live, on_terminal, tell
+from monitor.commands.watch import Look, add_watch_option, away_lines, live, need_terminal
 from monitor.detectors.verdict import Kind
 from monitor.reports.wording import counted
-from monitor.terminal.changes import incident_facts
 from monitor.terminal.grid import Line
 from monitor.terminal.incidents import incidents_screen
 
@@ -30,7 +29,7 @@ examples:
   lightkeeper incidents --since 7d --kind straggler --group rg_1
   lightkeeper incidents --store monitor.db      without a monitor
   lightkeeper incidents --format json | jq '.incidents[] | select(.state == "firing")'
-  lightkeeper incidents --watch                 live; in a pipe a line when one moves
+  lightkeeper incidents --watch                 live
 
 exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
 docs/audit.md says how its cost is reckoned.
@@ -86,8 +85,7 @@ def _watch(args: argparse.Namespace) -> int:
         body = ask(args, f"/v1/incidents?{_query(args, limit=args.limit)}")
         return list(body["incidents"])
 
-    if args.format == "json" or not on_terminal():
-        return tell(look, args.watch, incident_facts, as_json=args.format == "json")
+    need_terminal("--watch", "incidents --format json")
     live(look, args.watch, _draw)
     return DONE
 

@@ -12,9 +12,8 @@ from monitor.commands.errors import DONE, FAILED, CommandError
 from monitor.commands.paint import room, show
 from monitor.commands.policy import pause_line
 from monitor.commands.tables import console, print_json
-from monitor.commands.watch import add_watch_option, away_lines, live, on_terminal, tell
+from monitor.commands.watch import add_watch_option, away_lines, live, need_terminal
 from monitor.terminal.answers import Asked, answers_to_json, training, trust
-from monitor.terminal.changes import facts_of, summary
 from monitor.terminal.fleet import fleet_of
 from monitor.terminal.grid import Line, cut
 from monitor.terminal.short import short
@@ -22,7 +21,7 @@ from monitor.terminal.short import short
 STATUS_EXAMPLES: Final = """\
 examples:
   lightkeeper status
-  lightkeeper status --watch                    live; in a pipe a line for each change
+  lightkeeper status --watch                    live
   lightkeeper status --format json | jq -r .training.is
   lightkeeper status --check || page-somebody   status 3: no training, or the monitor has doubts
 
@@ -58,11 +57,7 @@ def run_status(args: argparse.Namespace) -> int:
         else:
             show(out, short(seen, _GROUPS, room(out), _links(args)))
         return NOT_WELL if args.check and not _well(seen) else DONE
-    if args.format == "json" or not on_terminal():
-        return tell(
-            look, args.watch, facts_of, lambda seen: [summary(seen)],
-            as_json=args.format == "json",
-        )  # fmt: skip
+    need_terminal("--watch", "status --format json")
     last = live(look, args.watch, functools.partial(_draw, args))
     show(out, short(last.seen, _GROUPS, room(out), _links(args)))  # stays when the screen is gone
     return DONE

@@ -7,9 +7,9 @@ import functools
 from typing import Final
 
 from monitor.commands.ask import add_monitor_option
-from monitor.commands.errors import DONE, USAGE, CommandError
+from monitor.commands.errors import DONE
 from monitor.commands.status import look_at
-from monitor.commands.watch import Look, away_lines, live, on_terminal, seconds
+from monitor.commands.watch import Look, away_lines, live, need_terminal, seconds
 from monitor.terminal.answers import Asked
 from monitor.terminal.grid import Line
 from monitor.terminal.rows import RANK_ORDERS, Wanted
@@ -22,7 +22,7 @@ examples:
   lightkeeper top --group rg_1 --wide
 
 It takes at most a twentieth of a core for looking: at ten thousand ranks it looks less often. In a
-pipe: lightkeeper ranks --sort busy --limit 20, or lightkeeper status --watch.
+pipe: lightkeeper ranks --sort busy --limit 20.
 
 exit status: 0 left, 1 no monitor answers, 2 wrong arguments, or no terminal
 """
@@ -51,10 +51,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CommandError: no terminal, or no monitor.
     """
-    if not on_terminal():
-        raise CommandError(
-            "top needs a terminal; in a pipe: lightkeeper ranks --sort busy --limit 20", USAGE
-        )
+    need_terminal("top", "ranks --sort busy --limit 20")
     wanted = Wanted(frozenset(args.group), frozenset(args.host), unhealthy=args.unhealthy)
     show = functools.partial(
         top_screen, order=args.sort, reverse=args.reverse, wide=args.wide, wanted=wanted

@@ -1,26 +1,24 @@
-"""`--watch` and `top`: a live screen on a terminal, a line a change in a pipe."""
+"""`--watch` and `top`: a live screen on a terminal."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
-from monitor.commands.errors import DONE, CommandError
+from monitor.commands.errors import USAGE, CommandError
 from monitor.commands.paint import Painted
 from monitor.commands.tables import moment
-from monitor.terminal.changes import Fact, Facts, changed
 from monitor.terminal.grid import Line, cut
 
 T = TypeVar("T")
@@ -58,8 +56,7 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         const=_EVERY_S,
         metavar="SECONDS",
-        help="go on looking, every 2 s or as said: live on a terminal (Ctrl-C ends), in a pipe a "
-        "line for each change",
+        help="go on looking, every 2 s or as said: live on a terminal (Ctrl-C ends)",
     )
 
 
@@ -74,9 +71,14 @@ def seconds(text: str) -> float:
     return value
 
 
-def on_terminal() -> bool:
-    """Whether somebody looks."""
-    return sys.stdout.isatty()
+def need_terminal(what: str, instead: str) -> None:
+    """Somebody has to look.
+
+    Raises:
+        CommandError: no terminal.
+    """
+    if not sys.stdout.isatty():
+        raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}", USAGE)
 
 
 Draw = Callable[[Look[T], int, int], list[Line]]
@@ -132,61 +134,3 @@ def away_lines(away: Away | None, width: int) -> list[Line]:
     ago_s = max(0.0, time.time() - away.since_s)
     text = f" NO ANSWER since {moment(away.since_s)} ({ago_s:.0f} s); below is what was seen last "
     return [[(cut(text, width), "bold white on red")], [(cut(f" {away.why}", width), "red")]]
-
-
-def tell(
-    ask: Callable[[], T],
-    every_s: float,
-    facts: Callable[[T], Mapping[str, Fact]],
-    first: Callable[[T], list[Fact]] = lambda _: [],
-    *,
-    as_json: bool,
-) -> int:
-    """A line a change, until Ctrl-C or until nobody reads.
-
-    Raises:
-        CommandError: the first look failed.
-    """
-    say = _as_json if as_json else _as_text
-    before: Facts | None = None
-    away = False
-    try:
-        for seen in _looks(ask, every_s):
-            if isinstance(seen, CommandError):
-                if not away:
-                    say(Fact("answer", "away", str(seen)))
-                away = True
-            else:
-                if away:
-                    say(Fact("answer", "back", "the monitor answers again"))
-                away = False
-                now = facts(seen)
-                for fact in (*([] if before is not None else first(seen)), *changed(before, now)):
-                    say(fact)
-                before = now
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        pass
-    return DONE
-
-
-def _looks(ask: Callable[[], T], every_s: float) -> Iterator[T | CommandError]:
-    """Answers, and why there is none; the first failure is raised."""
-    yield ask()
-    while True:
-        time.sleep(every_s)
-        try:
-            yield ask()
-        except CommandError as exc:
-            yield exc
-
-
-def _as_text(fact: Fact) -> None:
-    sys.stdout.write(f"{moment(time.time())}  {fact.about}  {fact.word}  {fact.text}\n")
-
-
-def _as_json(fact: Fact) -> None:
-    body: dict[str, Any] = {
-        "at_s": round(time.time(), 3), "about": fact.about, "is": fact.word, "says": fact.text,
-    }  # fmt: skip
-    sys.stdout.write(json.dumps(body) + "\n")

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from monitor.cli import main
-from monitor.commands import watch
-from tests.monitor.terminal.bodies import FakeMonitor, hung, incident, many, snapshot
+from tests.monitor.terminal.bodies import FakeMonitor, hung, many, snapshot
 
 
 @pytest.fixture
@@ -107,6 +106,10 @@ def test_a_policy_file_is_checked_for_programs(tmp_path, capsys) -> None:
     ("words", "line"),
     [
         (["top"], "top needs a terminal; in a pipe: lightkeeper ranks --sort busy --limit 20"),
+        (
+            ["status", "--watch"],
+            "--watch needs a terminal; in a pipe: lightkeeper status --format json",
+        ),
         (["incidents", "x", "--watch"], "--watch is for the list of a running monitor"),
     ],
 )
@@ -121,74 +124,3 @@ def test_a_pause_that_is_none_is_refused(words: list[str], capsys) -> None:
         main(["status", *words])
     assert caught.value.code == 2
     assert "is not a number from 0.2 to 3600" in capsys.readouterr().err
-
-
-# -- --watch in a pipe ---------------------------------------------------------------------------
-
-
-class Script:
-    """Changes the monitor from pause to pause, then strikes Ctrl-C."""
-
-    def __init__(self, *acts) -> None:
-        self.acts = list(acts)
-
-    def sleep(self, _seconds: float) -> None:
-        if not self.acts:
-            raise KeyboardInterrupt
-        self.acts.pop(0)()
-
-
-def lines(text: str) -> list[str]:
-    return [re.sub(r"^\S+ \S+  ", "", line) for line in text.splitlines()]
-
-
-def test_a_watch_in_a_pipe_is_a_line_a_change(monitor: FakeMonitor, capsys, monkeypatch) -> None:
-    monitor.body = snapshot()
-
-    def change(**attributes):
-        return lambda: [setattr(monitor, name, value) for name, value in attributes.items()]
-
-    script = Script(
-        lambda: None, change(body=hung()), change(refuse=True), lambda: None,
-        change(refuse=False, body=snapshot(), recent=[incident(state="resolved")]),
-    )  # fmt: skip
-    monkeypatch.setattr(watch.time, "sleep", script.sleep)
-    assert lines(said(capsys, "status", "--watch")) == [
-        "groups  2  2 healthy",
-        "training  yes  step 120, 0.5 s a step, 2 of 2 groups in quorum 4",
-        "held_back_by  nobody  busiest is rg_1.1: 0.4 s a step, the median 0.4 s",
-        "keeper  acting  evicts whom it is sure of",
-        "monitor  trusted  looked 0.5s ago, all 4 ranks answer",
-        "quorum  4  2 members: rg_0, rg_1",
-        "training  no  no commit for 14s (step 120)",
-        "held_back_by  named  rg_1.1 (not_entered)",
-        "group:rg_0  waiting  step 120 on node0",
-        "group:rg_1  evicting  step 120 on node1",
-        "incident:not_entered-rg_1.1-7  firing  critical: rg_1.1 stands still in 'data'",
-        f"answer  away  the monitor at {monitor.url} says: the database is away",
-        "answer  back  the monitor answers again",
-        "training  yes  step 120, 0.5 s a step, 2 of 2 groups in quorum 4",
-        "held_back_by  nobody  busiest is rg_1.1: 0.4 s a step, the median 0.4 s",
-        "group:rg_0  healthy  step 120 on node0",
-        "group:rg_1  healthy  step 120 on node1",
-        "incident:not_entered-rg_1.1-7  resolved  critical: rg_1.1 stands still in 'data'",
-    ]
-
-
-def test_a_watch_for_programs_is_a_json_object_a_line(
-    monitor: FakeMonitor, capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr(watch.time, "sleep", Script().sleep)
-    text = said(capsys, "incidents", "--watch", "--format", "json")
-    (fact,) = [json.loads(line) for line in text.splitlines()]
-    assert fact.pop("at_s") > 0
-    assert fact == {
-        "about": "incident:not_entered-rg_1.1-7", "is": "firing",
-        "says": "critical: rg_1.1 stands still in 'data'",
-    }  # fmt: skip
-
-
-def test_a_watch_of_a_monitor_that_was_never_there_ends(monitor: FakeMonitor, capsys) -> None:
-    monitor.refuse = True
-    assert main(["status", "--watch"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1

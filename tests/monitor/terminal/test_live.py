@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.monitor.shell.process import ROOT, environment, lightkeeper
+from tests.monitor.shell.process import lightkeeper
 from tests.monitor.terminal.bodies import FakeMonitor, hung, snapshot
 from tests.monitor.terminal.terminal import terminal
 from tests.waiting import wait_for
@@ -87,18 +85,3 @@ def test_a_pipe_gets_no_screen(monitor: FakeMonitor) -> None:
     assert plain.returncode == 0
     assert plain.stdout.isascii()
     assert "\x1b" not in plain.stdout
-
-
-def test_a_watch_ends_when_nobody_reads_it_any_more(monitor: FakeMonitor) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "monitor.cli", "status", "--watch", "0.2", "--monitor", monitor.url],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert "groups  2  1 evicting, 1 waiting" in process.stdout.readline()
-    process.stdout.close()
-    monitor.body = snapshot()
-    assert process.wait(20) == 1
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    process.stderr.close()
