@@ -64,10 +64,6 @@ class Shelf:
                 path.unlink(missing_ok=True)
                 held -= size
 
-    def held_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(_size(path) or 0 for path in files(self.folder))
-
 
 def files(folder: Path) -> list[Path]:
     """Journal files of a folder, oldest first."""

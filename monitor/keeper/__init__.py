@@ -8,6 +8,6 @@ lease (`lease`).
 """
 
 from monitor.keeper.keeper import Keeper
-from monitor.keeper.parts import Deeds, Judge, Parts
+from monitor.keeper.parts import Deeds, Parts
 
-__all__ = ["Deeds", "Judge", "Keeper", "Parts"]
+__all__ = ["Deeds", "Keeper", "Parts"]

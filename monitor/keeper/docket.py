@@ -152,11 +152,6 @@ class Docket:
                     pass
         return tuple(asked)
 
-    def author_of(self, incident_id: IncidentId) -> str | None:
-        """Who decided what has no end yet; None: there is no such decision."""
-        one = self._open.get(incident_id)
-        return None if one is None else one.row.author
-
     def going(self, group: GroupName) -> bool:
         """Whether a decision about this group has no end yet."""
         return any(one.row.body.get("group") == group for one in self._open.values())

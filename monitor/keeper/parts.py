@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.config import KeeperConfig
 from monitor.evictors import Evictors, Gatekeeper
 from monitor.evidence import Evidence
-from monitor.incident import Incident
 from monitor.journal.writer import Journal
 from monitor.keeper.auditor import Auditor
 from monitor.lease import Lease
@@ -18,39 +16,15 @@ from monitor.lighthouse import Lighthouse
 from monitor.metrics import Instruments
 from monitor.notify import Office
 from monitor.pausing import PauseSwitch
-from monitor.pipeline import TickResult
-from monitor.policy import PastEviction, Policy
+from monitor.pipeline import Pipeline
 from monitor.poller import Poller
 from monitor.quarantine import Quarantine
 from monitor.rulebook import Rulebook
 from monitor.schedulers.follow import Followers
-from monitor.snapshot import EvictionProgress, Snapshot
+from monitor.snapshot import EvictionProgress
 from monitor.store import Remembered, Store
 from monitor.targets import Registry, TargetsFile
 from monitor.vitals import VitalSigns
-
-
-class Judge(Protocol):
-    """What turns a snapshot into decisions: `monitor.pipeline.Pipeline`."""
-
-    def tick(self, snapshot: Snapshot) -> TickResult:
-        """Judge one snapshot."""
-        ...
-
-    def go_on(
-        self,
-        incidents: Sequence[Incident],
-        evictions: Sequence[EvictionProgress],
-        *,
-        deciding: bool = True,
-        would: Sequence[PastEviction] = (),
-    ) -> None:
-        """Go on from what the store holds; what was seen stays."""
-        ...
-
-    def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
-        """Judge by these from the next snapshot on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +51,7 @@ class Parts:
     registry: Registry
     poller: Poller
     lighthouse: Lighthouse | None
-    judge: Judge
+    judge: Pipeline
     store: Store
     quarantine: Quarantine
     evictors: Evictors
