@@ -34,7 +34,7 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     lost = {
         group: gone
         for group, members in history.groups().items()
-        if (gone := [t for t in members if _fell(t) and not _being_replaced(t, members)])
+        if (gone := [t for t in members if _lost_for_good(t, members)])
     }
     if _ended_alike(history):
         return _for_all(history, lost)
@@ -52,10 +52,6 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return tuple(found)
 
 
-def _fell(track: RankTrack) -> bool:
-    return _gone(track) and not _finished(track)
-
-
 def _followers(
     history: History, lost: Mapping[GroupName, list[RankTrack]]
 ) -> dict[GroupName, GroupName]:
@@ -66,14 +62,10 @@ def _followers(
             continue
         for group, gone in lost.items():
             died_s = min(_died_s(history, track) for track in gone)
-            own = any(_on_its_own(t) or _committed_since(t, first_s) for t in gone)
+            own = any(_on_its_own(t) or (t.last_commit_s or 0.0) > first_s for t in gone)
             if group != root and group not in found and first_s < died_s and not own:
                 found[group] = root
     return found
-
-
-def _committed_since(track: RankTrack, at_s: float) -> bool:
-    return track.last_commit_s is not None and track.last_commit_s > at_s
 
 
 def _on_its_own(track: RankTrack) -> bool:
@@ -189,11 +181,16 @@ def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
     return f"{told},{phase} how is not known"
 
 
-def _being_replaced(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
-    """Whether its group was started again since it died: its own successor is on the way."""
+def _lost_for_good(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
+    """Whether it fell, and its group was not started again since: no successor is on the way."""
     died_s = track.died_s
-    return died_s is not None and any(
-        other.predecessor is not None and other.first_seen_s > died_s for other in members
+    return (
+        _gone(track)
+        and not _finished(track)
+        and died_s is not None
+        and not any(
+            other.predecessor is not None and other.first_seen_s > died_s for other in members
+        )
     )
 
 

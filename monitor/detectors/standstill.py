@@ -33,7 +33,9 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     others = [track for track in alive if track not in waiting]
     if not alive or history.away is not None or history.unfollowed() is not None:
         return ()
-    if not waiting and not all(_blocked(track) for track in others):
+    if not waiting and not all(
+        t.witness is not None and t.witness.doing in _BLOCKS for t in others
+    ):
         return ()
     standing = waiting or others
     still_s = min(track.stall_s for track in standing)
@@ -42,7 +44,8 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if still_s < max(config.standstill_s * (1 if waiting else 2), usual_s):
         return ()
     trained = any(not history.starting(track) for track in standing)
-    if _commits(history, still_s) or any(_excused(history, t, trained) for t in others):
+    committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)
+    if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
         return ()
     ranks = tuple(track.rank for track in waiting)
     told = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
@@ -63,16 +66,6 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             signature=SIGNATURE,
         ),
     )
-
-
-def _blocked(track: RankTrack) -> bool:
-    return track.witness is not None and track.witness.doing in _BLOCKS
-
-
-def _commits(history: History, within_s: float) -> bool:
-    """Whether any rank has committed meanwhile."""
-    commits = (track.last_commit_s for track in history.present())
-    return any(at_s is not None and history.now_s - at_s < within_s for at_s in commits)
 
 
 def _excused(history: History, track: RankTrack, trained: bool) -> bool:

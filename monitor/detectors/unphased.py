@@ -124,7 +124,7 @@ def _may_wait_for_others(
     return any(
         graph.standing[track.rank] in outside
         and track.rank not in names
-        and track.rank in graph.still
+        and track.stall_s >= history.config.stall_floor_s / 2
         for track in history.groups()[group]
     )
 

@@ -79,11 +79,6 @@ class WaitGraph:
         return dict.fromkeys(now, history.now_s) | before
 
     @property
-    def still(self) -> frozenset[RankName]:
-        """Ranks that have not moved for at least half the stall floor."""
-        return self._stalled
-
-    @property
     def all_in(self) -> frozenset[RankName]:
         """Ranks that stand in a collective from which nobody is missing."""
         return frozenset(

@@ -129,13 +129,8 @@ def parse_identity(data: Any) -> Identity:
         incarnation=_str(data, "incarnation"),
         place=_place(data),
         accelerators=_accelerators(data),
-        launched_as=_group(data, "launched_as"),
+        launched_as=_str(data, "launched_as", None),
     )
-
-
-def _group(data: Any, key: str) -> GroupName | None:
-    name = _str(data, key, None)
-    return None if name is None else GroupName(name)
 
 
 def _accelerators(data: Any) -> int | None:
