@@ -19,13 +19,12 @@ from typing import Final
 from monitor.detectors.standing import Standing
 from monitor.detectors.stuck import Stuck
 from monitor.history import History, RankTrack
+from monitor.history.turnout import HEARTBEAT_TIMEOUT_S
 from monitor.names import RankName
 from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_QUORUM, GroupHead, StepState
 
 _QUORUMS: Final = "torchft"
 """Steps told by TorchFT's Manager: one begins when the rank asks for a quorum."""
-_BEATS_S: Final = 5.0
-"""The Lighthouse's default `heartbeat_timeout_ms`: it waits for whoever beats."""
 
 
 def inside_across(track: RankTrack) -> bool:
@@ -101,7 +100,7 @@ def _reaches_quorums(history: History, track: RankTrack) -> bool:
     if history.in_quorum(track.group) is not False:
         return True
     age_s = history.heartbeat_age_s(track.group)
-    return track.witness is not None and age_s is not None and age_s < _BEATS_S
+    return track.witness is not None and age_s is not None and age_s < HEARTBEAT_TIMEOUT_S
 
 
 def _may_be_outside(track: RankTrack, standing: Standing) -> bool:

@@ -17,7 +17,7 @@ from monitor.history import FINISHED_PHASE, OUTSIDE, RUNNING, UNDECLARED, Histor
 from monitor.names import RankName
 from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 
-_LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
+LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may hold a healthy rank at one line for long while others wait."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
 _SEEN_OFTEN = 3
@@ -67,7 +67,7 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
         floor_s = config.undeclared_floor_s
         return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
-    if witness.doing in _LASTS:
+    if witness.doing in LASTS:
         floor_s = config.lasting_floor_s
         return Allowance(floor_s, f"{floor_s:g} s to {witness.doing}, by its stacks")
     floor_s = config.witnessed_floor_s

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from monitor.detectors.patience import LASTS
 from monitor.detectors.standing import Standing
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
@@ -29,7 +30,6 @@ _DOING: Final[Mapping[Doing, str]] = {
     Doing.START: "importing or starting",
 }
 _HANGS: Final = ("hangs", "hang")
-_LASTS: Final = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 _HELD: Final[Mapping[Standing, tuple[str, str]]] = {
     Standing.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
     Standing.FROZEN: ("holds the GIL, so that no Python runs,", "hold the GIL, each its own,"),
@@ -131,7 +131,7 @@ def does(track: RankTrack) -> str:
 def _verb(track: RankTrack) -> tuple[str, str]:
     """`hangs`, or `has been evaluating`: what is known to last is no hang, only too long."""
     seen = None if track.fresh is None else track.fresh.witness
-    if seen is not None and seen.doing in _LASTS:
+    if seen is not None and seen.doing in LASTS:
         return f"has been {_DOING[seen.doing]}", f"have been {_DOING[seen.doing]}"
     return _HANGS
 
@@ -140,7 +140,7 @@ def _place(track: RankTrack, *, alone: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None:
-        told = seen.doing in _DOING and (alone or seen.doing not in _LASTS)
+        told = seen.doing in _DOING and (alone or seen.doing not in LASTS)
         doing = f", {_DOING[seen.doing]}," if told else ""
         return f" in {seen.frame}{doing}"
     if track.phased:
