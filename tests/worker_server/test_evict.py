@@ -148,6 +148,21 @@ def test_another_rank_that_this_one_has_started_is_spared_with_all_that_is_its()
     assert parent_is_a_rank == {11, 12, 13, 14}
 
 
+def test_a_stranger_that_has_got_the_number_of_a_dead_one_loses_nothing(monkeypatch):
+    held = []
+    monkeypatch.setattr("worker_server.sidecar.family.PidfdProcess", lambda *who: held.append(who))
+    relations = {pid: Relation(*row, 7) for pid, row in TREE.items()}
+    relations[RANK] = Relation(AGENT, RANK, RANK, 7)
+    family = Family(RANK, tuple, lambda: dict(relations), OWN_GROUP)
+    family.look()
+    before = set(held)
+    strangers = {RANK: (1, RANK, RANK), 11: (1, 11, 11), 60: (11, 11, 11), 61: (RANK, RANK, RANK)}
+    relations = {pid: Relation(*row, 8) for pid, row in strangers.items()}
+    family.look()
+    assert {pid for pid, _ in before} == {11, 12, 13, 14}
+    assert set(held) == before
+
+
 FORKS = """
 import os, signal, sys, time
 def child(then):

@@ -69,7 +69,6 @@ class Family:
         """Find who there is now, beside those found before."""
         table = self._table()
         with self._lock:
-            self._leads = table.get(self._pid, self._leads)
             for pid in self._found(table):
                 key = pid, table[pid].start_ticks
                 if key not in self._members:
@@ -81,14 +80,21 @@ class Family:
         others |= {pid for pid, one in table.items() if one.group == self._own_group}
         others |= _below(others, table, {self._pid})
         spared = {self._pid, *others, *_ancestors(self._pid, table)}
-        leads = self._leads
-        known = {pid for pid, _ in self._members} | {self._pid}
-        found = {
-            pid
-            for pid, one in table.items()
-            if leads is not None
-            and (one.group == self._pid == leads.group or one.session == self._pid == leads.session)
+        known = {
+            pid for pid, ticks in self._members if pid in table and table[pid].start_ticks == ticks
         }
+        leads = self._leads
+        now = table.get(self._pid, leads)
+        found: set[int] = set()
+        if leads is not None and now is not None and now.start_ticks == leads.start_ticks:
+            known.add(self._pid)  # else the number has gone to a stranger
+            self._leads = leads = now
+            found = {
+                pid
+                for pid, one in table.items()
+                if one.group == self._pid == leads.group
+                or one.session == self._pid == leads.session
+            }
         found -= spared
         found |= _below(known | found, table, spared)
         return found
