@@ -99,7 +99,7 @@ def _judge(
         return ()  # they may have been first: look again
     why = _doubt(cases, first, waits, told=told)
     if why is not None:
-        return (_cannot_tell(cases, first, why),)
+        return (_cannot_tell(cases, first if told else cases, why),)
     return (_culprit(history, cases, first),)
 
 
@@ -162,7 +162,7 @@ def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Ve
         culprits=ranks,
         groups=groups_of(ranks),
         reason=f"{listed(ranks)} {plural(ranks, 'is', 'are')} not finite since step "
-        f"{first[0].spoilt.first_step}, and who was first cannot be told: {why}",
+        f"{min(case.spoilt.first_step for case in first)}, and who was first cannot be told: {why}",
         confidence=Confidence.UNSURE,
         since_s=min(case.since_s for case in first),
         victims=tuple(sorted(case.rank for case in cases if case not in first)),

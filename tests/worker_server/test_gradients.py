@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from types import SimpleNamespace
 
@@ -110,6 +111,19 @@ def test_of_a_large_tensor_a_sample_is_looked_at(manager, state):
     large[:: LARGE // 8192] = NAN
     step(manager, large)
     assert state().spoilt.where == "local"
+
+
+@pytest.mark.parametrize(("step_s", "attempts"), [(0.5, 8), (0.01, 1)])
+def test_all_tensors_are_looked_at_as_long_as_that_is_little_of_a_step(
+    manager, state, monkeypatch, step_s, attempts
+):
+    now = itertools.count(0, 5_000)  # each look takes 5 us
+    late = [0]
+    monkeypatch.setattr("worker_server.gradients.perf_counter_ns", lambda: next(now) + late[0])
+    for n in range(9):
+        late[0] += int(step_s * 1e9)
+        step(manager, *(gradient(NAN if n and k == 17 else None) for k in range(64)))
+    assert abs(state().spoilt.attempts - attempts) <= 1
 
 
 def test_of_many_tensors_each_step_looks_at_others(manager, state):
