@@ -74,6 +74,8 @@ class Pace:
     """Where its main thread stood, when it was last seen to stand long enough."""
     calls: int | None = None
     """Collectives entered; None where phases tell what is waiting."""
+    starved: float = 0.0
+    """Share of the time in which it was ready to run and got no core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Reading:
     """By a signal."""
     traced: bool = False
     witness: Witness | None = None
+    starved: float | None = None
+    """Share of the last 5 s in which it was ready to run and got no core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class _Course:
     """Seconds a step in each sample."""
     sweeps: int = 0
     stopped: int = 0
+    starved: float = 0.0
     outside: int = 0
     held: int = 0
     traced: bool = False
@@ -223,6 +228,7 @@ def _advance(course: _Course, reading: Reading | None) -> None:
         return
     course.sweeps += 1
     course.stopped += reading.stopped
+    course.starved += min(1.0, reading.starved or 0.0)
     course.traced |= reading.traced
     course.witness = reading.witness or course.witness
     if reading.step.phase != WAITING_PHASE and reading.step.phase not in LONG_PHASES:
@@ -275,6 +281,7 @@ def _pace(course: _Course, span_s: float, usual_s: float) -> Pace:
         sees_group=not waits or None in own or own[0] != own[1],
         stopped=course.stopped / max(1, course.sweeps),
         witness=course.witness,
+        starved=course.starved / max(1, course.sweeps),
         calls=last.reading.calls - first.reading.calls if waits else None,
     )
 

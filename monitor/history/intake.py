@@ -156,6 +156,7 @@ def _push_pace(history: History) -> None:
                 track.state == "T",
                 track.tracer is not None,
                 track.witness,
+                track.fresh.process.starved,
             )
             for track in history.present()
             if track.step is not None

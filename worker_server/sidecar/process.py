@@ -13,6 +13,7 @@ from typing import Protocol
 
 from worker_server import run_dir, wire
 from worker_server.sidecar.ending import decode_status, wait_status
+from worker_server.sidecar.starvation import Starvation
 
 _SIDECAR = b"worker_server.sidecar"
 """A word of its command line, see `worker_server.companion`."""
@@ -71,6 +72,7 @@ class PidfdProcess:
         self._fd = _open(pid, start_ticks) if pidfd is None else pidfd
         self._status: int | None = None
         self._sent: list[str] = []
+        self._starvation = Starvation(pid, clock)
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -130,6 +132,7 @@ class PidfdProcess:
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
+            starved=self._starvation.share(),
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:

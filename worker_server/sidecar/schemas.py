@@ -85,6 +85,7 @@ _PROCESS: Final = _object(
         "exit_signal": _says("such as SIGKILL", _TEXT),
         "interpreter_age_s": _says("since a Python thread last ran", _SECONDS),
         "tracer": _object("who traces it now", {"pid": _WHOLE, "name": _TEXT}, {}),
+        "starved": _says("share of 5 s in which it was ready to run and got no core", _SECONDS),
     },
 )
 _FRAME: Final = _object(

@@ -209,6 +209,8 @@ class Process:
     tracer: Tracer | None = None
     """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
     state reads, and is no fault of the process."""
+    starved: float | None = None
+    """Share of the last 5 s in which a thread of it was ready to run and got no core."""
 
     @property
     def stopped(self) -> bool:

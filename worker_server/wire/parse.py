@@ -164,6 +164,7 @@ def _parse_process(data: Any) -> Process:
         exit_signal=_str(data, "exit_signal", None),
         interpreter_age_s=_seconds(data, "interpreter_age_s", None),
         tracer=_parse_tracer(data),
+        starved=_seconds(data, "starved", None),
     )
 
 
