@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,10 @@ from tests.sharing import scheduler, turn_of
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # `make test &` in a script: what tests start would inherit it, and Ctrl-C is tested, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "lightkeeper",

@@ -31,6 +31,10 @@ _BASELINE_WINDOWS = 3
 _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
 """As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
 _STEADY_WINDOWS, _STEADY_AHEAD = 16, 14
+_STARVED_WINDOWS, _STARVED_AHEAD = 6, 5
+"""The same for a rank that alone gets no core."""
+_STARVED, _STARVED_TIMES = 0.35, 2.0
+_CROWDED = 0.5
 _SMALL_S = 40.0
 """A cohort under 4 without phases is looked at for so long at least: on cores that all share, one
 of two ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
@@ -69,6 +73,25 @@ class _Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class _Starved:
+    """Shares of the time in which ranks were ready to run and got no core."""
+
+    own: float
+    others: float
+    """Of whoever else had the greatest."""
+
+    @property
+    def alone(self) -> bool:
+        """The kernel's word that this rank is held up, whatever else the samples say."""
+        return self.own >= max(_STARVED, _STARVED_TIMES * self.others)
+
+    @property
+    def together(self) -> bool:
+        """Cores are too few for all of them, and chance says who gets less."""
+        return self.own >= _CROWDED and not self.alone
+
+
+@dataclass(frozen=True, slots=True)
 class _Slow:
     rank: RankName
     rule: _Rule
@@ -85,6 +108,7 @@ class _Slow:
     """Share of its busy time in which they held it."""
     persistent: bool
     blame: Blame
+    starved: _Starved
     steady: bool = False
     """Only all of its windows together show it: it may as well work more in every few steps."""
 
@@ -144,9 +168,12 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
     One of three at least without phases, whose peers agree: the busiest in nearly every window, by
     as much as the mild rule asks of one, over so many windows together.
     """
-    recent = windows[-_STEADY_WINDOWS:]
+    count, least_ahead = _STARVED_WINDOWS, _STARVED_AHEAD
+    if not _starved(windows[-count:], track.rank).alone:
+        count, least_ahead = _STEADY_WINDOWS, _STEADY_AHEAD
+    recent = windows[-count:]
     present = [p for window in recent if (p := _pace(window, track)) is not None]
-    if len(present) < _STEADY_WINDOWS or present[-1].calls is None or present[-1].cohort < 3:
+    if len(present) < count or present[-1].calls is None or present[-1].cohort < 3:
         return None
     lane = track.identity.group_rank
     peers: dict[RankName, list[Pace]] = {}
@@ -164,11 +191,11 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
     excess_s = busy_s - max(means)
     apart = max(means) - min(means) <= excess_s / 2 and busy_s > rule.ratio * max(means)
     apart = apart and low_s > rule.ratio * max(lows)  # not only in every fifth step
-    if ahead < _STEADY_AHEAD or not apart or excess_s <= _SHARE_OF_STEP * step_s:
+    if ahead < least_ahead or not apart or excess_s <= _SHARE_OF_STEP * step_s:
         return None
     return _Slow(
         rank=track.rank,
-        rule=_Rule(rule.ratio, _STEADY_WINDOWS, ahead, _STEADY_WINDOWS),
+        rule=_Rule(rule.ratio, count, ahead, count),
         ratio=busy_s / max(means),
         last=present[-1],
         busy_s=busy_s,
@@ -179,6 +206,7 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
         held=sum(pace.held for pace in present) / len(present),
         persistent=False,
         blame=blame(recent, track.rank),
+        starved=_starved(recent, track.rank),
         steady=True,
     )
 
@@ -212,7 +240,17 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
         held=held,
         persistent=persistent,
         blame=blame(windows[-rule.windows :], track.rank),
+        starved=_starved(windows[-rule.windows :], track.rank),
     )
+
+
+def _starved(windows: Sequence[Window], rank: RankName) -> _Starved:
+    shares: dict[RankName, list[float]] = {}
+    for window in windows:
+        for name, pace in window.paces.items():
+            shares.setdefault(name, []).append(pace.starved)
+    means = {name: sum(each) / len(each) for name, each in shares.items()}
+    return _Starved(means.pop(rank, 0.0), max(means.values(), default=0.0))
 
 
 def _pace(window: Window, track: RankTrack) -> Pace | None:
@@ -271,7 +309,8 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     held = {found.rank for found in suspects} - {found.rank for found in slow}
     worst = max(slow, key=lambda found: (found.ratio, found.rank))
     culprits = tuple(found.rank for found in slow)
-    doubted = any(found.steady for found in slow)
+    doubted = any(found.steady and not found.starved.alone for found in slow)
+    crowded = worst.starved.together
     clear = transfer or all(found.last.sees_group for found in slow) or _well(history, worst, slow)
     since_s = min(found.since_s for found in slow)
     victims = tuple(
@@ -282,6 +321,16 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     told = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     if doubted:
         told += ", all along or in every few steps: the samples are too coarse to tell"
+    if worst.starved.alone:
+        told += (
+            f"; for {worst.starved.own:.0%} of the time it was ready to run and got no core: a CPU "
+            "limit, or other programs on its host"
+        )
+    elif crowded:
+        told += (
+            f"; it waits for a core for {worst.starved.own:.0%} of the time, and others wait much "
+            "as long: there are too few for all, and chance says who gets less"
+        )
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
@@ -289,7 +338,9 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         reason=f"{told}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
         f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
         f"{seconds(history.now_s - since_s)} now",
-        confidence=Confidence.LIKELY if clear and not doubted else Confidence.UNSURE,
+        confidence=Confidence.LIKELY
+        if clear and not doubted and not crowded
+        else Confidence.UNSURE,
         since_s=since_s,
         victims=victims,
         evidence={

@@ -7,7 +7,7 @@ import pytest
 
 from monitor.config import KeeperConfig
 from monitor.detectors.straggler import straggler
-from monitor.detectors.verdict import Confidence
+from monitor.detectors.verdict import Confidence, Verdict
 from monitor.pace import Pace, Window
 from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
@@ -237,6 +237,14 @@ def test_a_rank_whose_collectives_are_recorded_no_more_is_not_taken_for_busy() -
 
 
 def told(course: list[tuple[float, float, float]], low: float = 0.6) -> set[tuple[str, ...]]:
+    return {verdict.culprits for verdict in verdicts(course, low)}
+
+
+def verdicts(
+    course: list[tuple[float, float, float]],
+    low: float = 0.6,
+    starved: tuple[float, float, float] = (0.0, 0.0, 0.0),
+) -> tuple[Verdict, ...]:
     """Whom windows accuse with these busy seconds of the three ranks.
 
     `low`: of the slow one's, what 3 of 10 samples undercut; of its peers' it is a half.
@@ -256,12 +264,13 @@ def told(course: list[tuple[float, float, float]], low: float = 0.6) -> set[tupl
                 usual_s=0.13,
                 cohort=3,
                 calls=9,
+                starved=share,
             )
-            for (rank, incarnation), busy_s in zip(ranks, seconds, strict=True)
+            for (rank, incarnation), busy_s, share in zip(ranks, seconds, starved, strict=True)
         }
         start_s = history.now_s - 5.5 * (len(course) - n)
         history.pace.windows.append(Window(start_s, start_s + 5.5, paces))
-    return {verdict.culprits for verdict in straggler(history)}
+    return straggler(history)
 
 
 NOISY = [(0.13, 0.22, 0.14), (0.18, 0.21, 0.17), (0.10, 0.20, 0.09), (0.14, 0.25, 0.15)]
@@ -286,3 +295,42 @@ def test_what_is_not_steady_names_nobody(course) -> None:
 
 def test_who_works_more_in_every_fifth_step_only_is_not_named() -> None:
     assert told(4 * NOISY, low=0.35) == set()
+
+
+# -- ready to run, and no core ----------------------------------------------------------------
+
+
+def test_a_rank_that_alone_gets_no_core_is_named_sooner_and_without_a_doubt() -> None:
+    [verdict] = verdicts(2 * NOISY, starved=(0.06, 0.55, 0.06))
+    assert verdict.culprits == ("rg_1.0",)
+    assert verdict.confidence is Confidence.LIKELY
+    assert "for 55% of the time it was ready to run and got no core" in verdict.reason
+    assert verdicts(NOISY, starved=(0.06, 0.55, 0.06)) == ()  # 22 s
+
+
+def test_without_the_kernels_word_the_same_windows_are_too_coarse() -> None:
+    assert verdicts(2 * NOISY, starved=(0.06, 0.1, 0.06)) == ()
+    [verdict] = verdicts(4 * NOISY, starved=(0.06, 0.1, 0.06))
+    assert verdict.confidence is Confidence.UNSURE
+    assert "no core" not in verdict.reason
+
+
+def test_who_gets_less_of_cores_for_which_all_wait_is_not_accused() -> None:
+    assert verdicts(2 * NOISY, starved=(0.6, 0.8, 0.5)) == ()
+    [verdict] = verdicts(16 * [(0.13, 0.40, 0.14)], starved=(0.6, 0.8, 0.5))
+    assert verdict.confidence is Confidence.UNSURE
+    assert "there are too few for all, and chance says who gets less" in verdict.reason
+
+
+def test_starving_alone_is_no_fault_while_nobody_waits_for_it() -> None:
+    assert verdicts(16 * [(0.13, 0.14, 0.14)], starved=(0.06, 0.9, 0.06)) == ()
+
+
+def test_the_share_that_a_worker_server_tells_comes_into_the_windows() -> None:
+    def starves(report: StateReport) -> StateReport:
+        return replace(report, process=replace(report.process, starved=0.7))
+
+    fleet = plain(3, 1, at(40, slow_in("rg_1.0", "backward", 0.8)))
+    drive = Drive(fleet, WATCHING, alter=reports(starves, "rg_1.0", 40)).run(130)
+    [verdict] = drive.last.verdicts
+    assert "for 70% of the time it was ready to run and got no core" in verdict.reason
