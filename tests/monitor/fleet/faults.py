@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
-from worker_server.wire import Doing, Ending, Frame, Tracer
+from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing, Ending, Frame, Tracer
 
 
 def hang(rank: str, phase: str = "forward") -> Fault:
@@ -65,6 +65,19 @@ def stands(rank: str, function: str, line: int, doing: Doing = Doing.LOCK) -> Fa
     def do(fleet: SimFleet) -> None:
         stuck = fleet.rank(rank)
         stuck.hung, stuck.place_of_code = True, (Frame(function, "train.py", line), doing)
+
+    return do
+
+
+def leaves_vote(*ranks: str) -> Fault:
+    """These go on to the next quorum without a vote; the others of their group vote in vain."""
+
+    def do(fleet: SimFleet) -> None:
+        group = fleet.rank(ranks[0]).group
+        for one in fleet.ranks():
+            if one.group == group:
+                one.hung = True
+                one.waits_in = WAIT_QUORUM if one.name in ranks else WAIT_COMMIT
 
     return do
 

@@ -69,6 +69,8 @@ class SimRank:
     """Every so many steps, a pause in this phase of so many seconds."""
     place_of_code: tuple[Frame, Doing] | None = None
     """Where its main thread stands once it stands still, as stacks from outside show it."""
+    waits_in: str | None = None
+    """Which call of TorchFT's it waits in, whatever its place."""
     tracer: Tracer | None = None
     ending: Ending | None = None
     state: str = "S"

@@ -127,6 +127,11 @@ class Seen(Quorum):
             ending=rank.ending if dead else None,
         )
 
+    def _waits_in(self, rank: SimRank) -> str | None:
+        if not self.tells_waits:
+            return None
+        return rank.waits_in or (WAIT_QUORUM if rank.place == "cross" else None)
+
     def _witness(self, rank: SimRank, now_s: float) -> Witness | None:
         """Stacks from outside: the first after 5 s without progress, then every 2 s."""
         still_s = now_s - max(
@@ -163,7 +168,7 @@ class Seen(Quorum):
             held_s=rank.held_s if self.tells_held else None,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
-            waits_in=WAIT_QUORUM if self.tells_waits and rank.place == "cross" else None,
+            waits_in=self._waits_in(rank),
             loss=rank.loss,
             loss_finite=not (self.losses and rank.poisoned),
             spoilt=None

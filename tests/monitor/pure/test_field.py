@@ -15,6 +15,7 @@ from tests.monitor.fleet import (
     ended_by,
     ghosts_hang,
     hang,
+    leaves_vote,
     let_go,
     pause,
     raises,
@@ -47,6 +48,34 @@ def accused(drive: Drive) -> set[str]:
         if key in drive.fired and one.verdict.confidence is not Confidence.UNSURE
         for rank in one.culprits
     }
+
+
+# -- votes that are left out ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "ahead", "culprits", "says"),
+    [
+        (2, ["rg_1.1"], ("rg_1.1",), "rg_1.1 left the vote out"),
+        (4, ["rg_1.2"], ("rg_1.2",), "rg_1.2 left the vote out"),
+        (4, ["rg_1.0", "rg_1.1", "rg_1.3"], ("rg_1.2",), "rg_1.2 votes once more than the others"),
+    ],
+)
+def test_who_goes_on_without_a_vote_is_named_and_its_group_goes(size, ahead, culprits, says):
+    drive = Drive(field(2, size, at(20, leaves_vote(*ahead)))).run(45)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == culprits
+    assert says in incident.verdict.reason
+    assert drive.fired[incident.id] <= 30
+    assert drive.evicted() == ["rg_1"]
+    assert accused(drive) == set(culprits)
+
+
+def test_who_died_in_its_vote_has_left_none_out():
+    """The others got their answer, and wait in the quorum for its next life."""
+    script = at(20, leaves_vote("rg_1.0")), at(20, ended_by("rg_1.1", "SIGKILL"))
+    drive = Drive(field(2, 2, *script)).run(28)
+    assert {one.kind for one in drive.seen.values()} == {"dead"}
 
 
 # -- one hang: sooner, and in a sentence ------------------------------------------------------
