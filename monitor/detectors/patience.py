@@ -20,6 +20,9 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may hold a healthy rank at one line for long while others wait."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
+_WORKS_CORES = 0.05
+"""More than who waits in TorchFT: 0.01 to 0.02 on the machine of the field suite."""
+_WORKS_BYTES_S = 1e6
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length is believed instead of the budget."""
 
@@ -72,6 +75,14 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
         return Allowance(floor_s, f"{floor_s:g} s to {witness.doing}, by its stacks")
     floor_s = config.witnessed_floor_s
     return Allowance(floor_s, f"{floor_s:g} s at one place, by {witness.samples} stacks")
+
+
+def works(track: RankTrack) -> bool:
+    """Whether stacks show it in work that is known to last, and the kernel that it is at work."""
+    if track.fresh is None or track.witness is None or track.witness.doing not in LASTS:
+        return False
+    process = track.fresh.process
+    return (process.cores or 0.0) >= _WORKS_CORES or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 
 
 def _ordinary(history: History, track: RankTrack) -> Allowance:

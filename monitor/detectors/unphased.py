@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from monitor.analysis.finding import Fault, Finding
+from monitor.detectors.patience import works
 from monitor.detectors.recorded import Opinion, opinion, sure
 from monitor.detectors.recorded_wait import MISSING
 from monitor.detectors.sentence import hangs, waits_for
 from monitor.detectors.signature import of_hang
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph, patience
+from monitor.detectors.wording import listed, seconds
 from monitor.history import History, RankTrack
 from monitor.names import GroupName, RankName
 from worker_server.wire import Doing
@@ -84,6 +86,14 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
         )  # fmt: skip
     if said is not None and _names_another(said, names):
         return None  # it is given its time still, and these may wait for it
+    at_work = [track for track in roots if works(track)]
+    if at_work and still_s < history.config.long_phase_budget_s:
+        names = tuple(track.rank for track in at_work)
+        spare = (
+            f"the kernel sees {listed(names)} at work there, which may take "
+            f"{seconds(history.config.long_phase_budget_s)}"
+        )
+        return _verdict(history, graph, roots, names, confidence=Confidence.UNSURE, spare=spare)
     seen = tuple(track.rank for track in roots if _stands(track))
     if seen:
         return _verdict(history, graph, roots, seen, confidence=Confidence.LIKELY)
@@ -161,6 +171,7 @@ def _verdict(
     doubt: str = "",
     kind: Kind = Kind.NOT_ENTERED,
     records: Finding | None = None,
+    spare: str = "",
 ) -> Verdict:
     tracks = [history.tracks[rank] for rank in culprits if rank in history.tracks] or roots
     names = tuple(track.rank for track in tracks)
@@ -198,4 +209,5 @@ def _verdict(
         },
         signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}"
         if kind is Kind.MISMATCH else of_hang(tracks),
+        spare=spare,
     )  # fmt: skip

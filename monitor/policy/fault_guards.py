@@ -18,9 +18,12 @@ def unsure(case: Case) -> Objection | None:
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     return Objection(
-        f"cannot tell which of {listed(culprits)} is to blame"
-        if len(culprits) > 1
-        else f"it is not certain that {listed(culprits)} is to blame",
+        case.incident.verdict.spare
+        or (
+            f"cannot tell which of {listed(culprits)} is to blame"
+            if len(culprits) > 1
+            else f"it is not certain that {listed(culprits)} is to blame"
+        ),
         f"It is evicted once the evidence names one. {case.by_hand}",
     )
 

@@ -69,7 +69,8 @@ def states(draw):
     process = wire.Process(
         alive=draw(st.booleans()), state=maybe(st.text(max_size=1)), threads=maybe(COUNTS),
         rss_bytes=maybe(COUNTS), dead_age_s=maybe(SECONDS), interpreter_age_s=maybe(SECONDS),
-        starved=maybe(SECONDS), tracer=maybe(st.builds(wire.Tracer, COUNTS, LINES)),
+        cores=maybe(SECONDS), starved=maybe(SECONDS), bytes_s=maybe(SECONDS),
+        tracer=maybe(st.builds(wire.Tracer, COUNTS, LINES)),
     )  # fmt: skip
     return wire.StateReport(
         WHO, process, draw(st.none() | st.just(step)), tuple(draw(st.lists(head, max_size=3))),

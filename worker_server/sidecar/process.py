@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from worker_server import run_dir, wire
+from worker_server.sidecar.activity import Activity
 from worker_server.sidecar.ending import decode_status, wait_status
-from worker_server.sidecar.starvation import Starvation
 
 _SIDECAR = b"worker_server.sidecar"
 """A word of its command line, see `worker_server.companion`."""
@@ -72,7 +72,7 @@ class PidfdProcess:
         self._fd = _open(pid, start_ticks) if pidfd is None else pidfd
         self._status: int | None = None
         self._sent: list[str] = []
-        self._starvation = Starvation(pid, clock)
+        self._activity = Activity(pid, clock)
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -122,6 +122,7 @@ class PidfdProcess:
                 exit_code=code,
                 exit_signal=signum,
             )
+        rates = self._activity.rates()
         status = _status(self.pid)
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")
@@ -132,7 +133,9 @@ class PidfdProcess:
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
-            starved=self._starvation.share(),
+            cores=rates.cores,
+            starved=rates.starved,
+            bytes_s=rates.bytes_s,
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:

@@ -85,6 +85,8 @@ _PROCESS: Final = _object(
         "exit_signal": _says("such as SIGKILL", _TEXT),
         "interpreter_age_s": _says("since a Python thread last ran", _SECONDS),
         "tracer": _object("who traces it now", {"pid": _WHOLE, "name": _TEXT}, {}),
+        "cores": _says("used in the last 5 s, by all threads", _SECONDS),
+        "bytes_s": _says("read and written by system calls, a second", _SECONDS),
         "starved": _says("share of 5 s in which it was ready to run and got no core", _SECONDS),
     },
 )

@@ -209,8 +209,12 @@ class Process:
     tracer: Tracer | None = None
     """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
     state reads, and is no fault of the process."""
+    cores: float | None = None
+    """That it used in the last 5 s, as the next two: all threads together."""
     starved: float | None = None
-    """Share of the last 5 s in which a thread of it was ready to run and got no core."""
+    """Share of the time in which a thread of it was ready to run and got no core."""
+    bytes_s: float | None = None
+    """Bytes a second that it read and wrote by system calls."""
 
     @property
     def stopped(self) -> bool:

@@ -164,7 +164,9 @@ def _parse_process(data: Any) -> Process:
         exit_signal=_str(data, "exit_signal", None),
         interpreter_age_s=_seconds(data, "interpreter_age_s", None),
         tracer=_parse_tracer(data),
+        cores=_seconds(data, "cores", None),
         starved=_seconds(data, "starved", None),
+        bytes_s=_seconds(data, "bytes_s", None),
     )
 
 

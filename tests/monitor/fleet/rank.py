@@ -71,6 +71,7 @@ class SimRank:
     """Where its main thread stands once it stands still, as stacks from outside show it."""
     waits_in: str | None = None
     """Which call of TorchFT's it waits in, whatever its place."""
+    cores: float | None = None
     tracer: Tracer | None = None
     ending: Ending | None = None
     state: str = "S"

@@ -120,6 +120,7 @@ class Seen(Quorum):
                 exit_signal=rank.exit_signal,
                 interpreter_age_s=None if dead else interpreter,
                 tracer=rank.tracer,
+                cores=rank.cores,
             ),
             step=self._step(rank, now_s),
             heads=heads,

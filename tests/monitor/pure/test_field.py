@@ -110,6 +110,27 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
     assert accused(drive) == {"rg_1.0"}
 
 
+@pytest.mark.parametrize("doing", [Doing.EVALUATE, Doing.SAVE, Doing.COMPILE])
+def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing) -> None:
+    fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, doing)))
+    fleet.rank("rg_1.0").cores = 0.9
+    drive = Drive(fleet).run(500)
+    assert not drive.evicts
+    assert not accused(drive)
+    told = drive.incident("not_entered")
+    assert told.culprits == ("rg_1.0",)
+    assert drive.fired[told.id] <= 70
+    assert "the kernel sees rg_1.0 at work there" in drive.holds[-1][1].reason
+    drive.run(150)
+    assert accused(drive) == {"rg_1.0"}
+
+
+def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
+    fleet = field(3, 1, at(20, stands("rg_1.0", "log_step", 66)))
+    fleet.rank("rg_1.0").cores = 3.0
+    assert Drive(fleet).run(45).evicted() == ["rg_1"]
+
+
 def test_a_rank_that_computes_at_one_line_is_given_the_time_that_it_had() -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "step", 30, Doing.UNKNOWN)))
     fleet.rank("rg_1.0").state = "R"

@@ -1,0 +1,99 @@
+"""What a rank uses of cores and bytes, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.worker_server.ranks import eventually
+from worker_server.sidecar.activity import Activity, Counts, Rates, counts
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def seen():
+    """A process of two threads: one works, one waits for a core for 0.3 s in each second."""
+    clock = Clock()
+
+    def count(pid):
+        now_s = clock()
+        return Counts({"1": (0.9 * now_s, 0.01 * now_s), "2": (0.1 * now_s, 0.3 * now_s)}, 1000)
+
+    activity = Activity(1, clock, count)
+
+    def at(now_s):
+        clock.now_s = now_s
+        return activity.rates()
+
+    return at
+
+
+def test_rates_are_of_the_last_seconds_and_starved_is_the_thread_that_waited_most(seen):
+    assert [seen(at) for at in (0.0, 0.1, 3.0)] == [Rates()] * 3
+    for at in (5.0, 7.5, 60.0, 65.0):
+        assert seen(at) == pytest.approx((1.0, 0.3, 0.0))
+
+
+def test_it_may_be_asked_as_often_as_one_likes(seen):
+    for n in range(10_000):
+        rates = seen(n / 100)
+        assert rates == (Rates() if n < 550 and rates.cores is None else pytest.approx((1, 0.3, 0)))
+
+
+def test_a_thread_that_came_or_went_meanwhile_counts_for_nothing():
+    clock = Clock()
+    looks = iter(
+        [
+            Counts({"1": (1.0, 50.0), "2": (1.0, 9.0)}, 100),
+            Counts({"2": (2.0, 9.5), "3": (1.0, 70.0)}, 600),
+            Counts({}, None),
+        ]
+    )
+    activity = Activity(1, clock, lambda pid: next(looks))
+    found = []
+    for clock.now_s in (0.0, 5.0, 10.0):
+        found.append(activity.rates())
+    assert found == [Rates(), pytest.approx((0.2, 0.1, 100.0)), Rates()]
+
+
+def test_where_bytes_are_not_told_the_rest_is():
+    clock = Clock()
+    activity = Activity(1, clock, lambda pid: Counts({"1": (clock(), 0.0)}, None))
+    activity.rates()
+    clock.now_s = 5.0
+    assert activity.rates() == (1.0, 0.0, None)
+
+
+def test_of_a_process_that_is_gone_nothing_is_known():
+    assert counts(2**22 + 1) == ({}, None)
+
+
+def test_what_we_write_ourselves_is_counted(tmp_path):
+    before = counts(os.getpid())
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    assert counts(os.getpid()).bytes - before.bytes >= 100_000
+
+
+@pytest.mark.integration
+def test_two_that_share_one_core_wait_for_it_in_turn():
+    core = {min(os.sched_getaffinity(0))}
+    spin = "import os, sys\nos.sched_setaffinity(0, eval(sys.argv[1]))\nwhile True: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", spin, str(core)]) for _ in range(2)]
+    try:
+        activity = Activity(busy[0].pid, time.monotonic)
+        starved = eventually(lambda: activity.rates().starved, "a share", within_s=30)
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+    assert 0.2 < starved <= 1.0
