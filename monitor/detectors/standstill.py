@@ -5,7 +5,7 @@ moved meanwhile, and no other detector has a word for it (the pipeline drops thi
 fault stands). What each of those does who are not seen waiting is told, as far as it is known. What
 a rank has declared, or the job has shown before, is given its time, and a start as long as nobody
 has trained. Where nobody waits all may pause; but when stacks show all of them blocked, on a file
-server that is away for all, that is told as well, after twice the time.
+server that is away for all, that is told as well, after half as much again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     still_s = min(track.stall_s for track in standing)
     usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in standing)
     usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
-    if still_s < max(config.standstill_s * (1 if waiting else 2), usual_s):
+    if still_s < max(config.standstill_s * (1 if waiting else 1.5), usual_s):
         return ()
     trained = any(not history.starting(track) for track in standing)
     committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)

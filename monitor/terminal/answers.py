@@ -154,7 +154,8 @@ def held_back(fleet: Fleet) -> Answer:
     doubted = [one for one in oldest if one["state"] == "pending"]
     facts = {"incidents": [_brief(one) for one in (*told, *doubted)]}
     if told:
-        return Answer(about, "named", "bold red", _named(told), tuple(_reasons(told)), facts)
+        word = "named" if any(one["culprits"] for one in told) else "unknown"
+        return Answer(about, word, "bold red", _named(told), tuple(_reasons(told)), facts)
     if doubted:
         text = f"{_named(doubted)}: not sure yet"
         return Answer(about, "suspected", "yellow", text, tuple(_reasons(doubted)), facts)
@@ -175,7 +176,7 @@ def _named(incidents: Sequence[Mapping[str, Any]]) -> str:
         waits = {victim for earlier in incidents[:at] for victim in earlier["victims"]}
         names += [name for name in one["culprits"] if name not in waits and name not in names]
     kinds = list(dict.fromkeys(str(one["kind"]) for one in incidents))
-    who = listed(names, _SHOWN) if names else "nobody can be named"
+    who = listed(names, _SHOWN) if names else "it cannot be told who"
     return f"{who} ({listed(kinds, _SHOWN)})"
 
 
