@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.campaign import page, results
 from tests.campaign.classes import CLASSES, SHAPES, Run, plan
 from tests.campaign.fleet import FleetError
+from tests.campaign.forks import PLAIN
 from tests.campaign.runner import Runner, say
 
 
@@ -52,6 +53,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the page made of them (default docs/campaign.md)",
     )
+    add(
+        "--plain",
+        action="store_true",
+        help="the trainer attaches and reports nothing: no phases, no losses (results go to "
+        "campaign-plain.jsonl beside FILE)",
+    )
     add("--resume", action="store_true", help="go on with FILE: do only what is not in it")
     add("--list", action="store_true", help="print the plan with its seeds, and run nothing")
     add("--page-only", action="store_true", help="write the page from the results, run nothing")
@@ -66,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.page_only:
         page.write(args.page, args.out)
         return 0
+    page_out, args.out = args.out, page.beside(args.out) if args.plain else args.out
+    if args.plain:
+        os.environ[PLAIN] = "1"
     runs = plan(args.names or list(CLASSES), args.runs, args.seed, args.shapes or list(SHAPES))
     if args.list:
         for run in runs:
@@ -83,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = True
     for shape, mine in groupby(left, key=lambda run: run.shape):
         made &= _shape(shape, list(mine), args)
-    page.write(args.page, args.out)
+    page.write(args.page, page_out)
     return 0 if made else 1
 
 

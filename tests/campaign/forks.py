@@ -40,6 +40,9 @@ _POLL_S: Final = 0.05
 ADDRESS: Final = "LIGHTKEEPER_FORKS_ADDRESS"
 """Environment variable: where a group listens that is not on loopback."""
 
+PLAIN: Final = "LIGHTKEEPER_FORKS_PLAIN"
+"""Environment variable: the trainer attaches, and reports neither phases nor anything else."""
+
 RESTART_S: Final = 3.0
 """From the end of a launch to the next: torchrun and imports take 10 to 30 s where they are used,
 and without a pause a group would be back before the monitor's second look at the dead one."""
@@ -160,6 +163,11 @@ def rank(number: int, size: int) -> None:
 
     if ADDRESS in os.environ:
         socket.gethostname = address  # TorchFT's checkpoint server names itself by it
+    if PLAIN in os.environ:
+        from worker_server.reporter import NullReporter
+
+        with_reports = train.train
+        train.train = lambda opt, _reporter: with_reports(opt, NullReporter())
     train.main()
 
 

@@ -26,18 +26,29 @@ machine: nothing is asserted about them. Classes that were made again, and what 
 """
 
 
+def beside(out: Path) -> Path:
+    """Where the results without phases are."""
+    return out.with_name(f"{out.stem}-plain{out.suffix}")
+
+
 def write(page: Path, out: Path, soak: Path | None = None) -> None:
-    """Write the page from both results files."""
-    text = render(results.read(out), results.read(soak or out.with_name("soak.jsonl")))
+    """Write the page from all results files."""
+    text = render(
+        results.read(out),
+        results.read(soak or out.with_name("soak.jsonl")),
+        results.read(beside(out)),
+    )
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text)
 
 
-def render(lines: Sequence[Line], soaks: Sequence[Line]) -> str:
-    """The whole page."""
+def render(lines: Sequence[Line], soaks: Sequence[Line], plain: Sequence[Line] = ()) -> str:
+    """The whole page. `plain`: runs in which the trainer reported nothing."""
     parts = [_HEAD]
     if lines:
-        parts += [_campaign(lines), _misses(lines)]
+        parts += [_campaign(lines, "Campaign"), _misses(lines)]
+    if plain:
+        parts += [_campaign(plain, "Campaign without phases"), _PLAIN, _misses(plain)]
     if soaks:
         parts.append(_soaks(soaks))
     return "\n".join(parts)
@@ -46,7 +57,7 @@ def render(lines: Sequence[Line], soaks: Sequence[Line]) -> str:
 # -- campaign ----------------------------------------------------------------------------------
 
 
-def _campaign(lines: Sequence[Line]) -> str:
+def _campaign(lines: Sequence[Line], title: str) -> str:
     judged = [line for line in lines if _has_target(line)]
     found = sum(line["detected"] for line in judged)
     exact = sum(line["exact"] for line in judged)
@@ -74,9 +85,14 @@ def _campaign(lines: Sequence[Line]) -> str:
             "s while its main thread runs; 30 s in phase communication; docs/thresholds.md)"
         ),
     ]
-    return "\n".join(["## Campaign", "", *facts, "", *rows, "", _LEGEND, ""])
+    return "\n".join([f"## {title}", "", *facts, "", *rows, "", _LEGEND, ""])
 
 
+_PLAIN: Final = """\
+The same faults in the same fleets, in a trainer that attaches and says nothing more: no phases, no
+steps of its own, no losses, no fingerprints of its weights. What there is to see is TorchFT's own
+calls, the heads of the process groups and stacks from outside.
+"""
 _HEADER: Final = (
     "| class | what happens | runs | detected | exact | said | firing p50 / p95 | "
     "survivors commit p50 / p95 | group back p50 / p95 | innocent: fired / pending only |"
