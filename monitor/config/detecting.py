@@ -33,6 +33,9 @@ class Detecting:
     """The same where two stacks from outside, 2 s apart, show the main thread at the same line of
     the user's code, in nothing that is known to last: a verdict within 15 s. Lower accuses a data
     loader that took a breath; with `undeclared_floor_s` stacks settle nothing."""
+    data_floor_s: float = 20.0
+    """The same where they show it waiting for its data, and nothing moves; `undeclared_floor_s`
+    while cores or bytes say that a worker does. A store that answers late takes 10 to 15 s."""
     lasting_floor_s: float = 45.0
     """The same where stacks stand in a compiler, a checkpoint, an evaluation or an import. Below
     the 60 s after which TorchFT's first timeout ends who waits, by what an eviction takes."""
@@ -197,6 +200,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "stall_floor_s": (0.1, DAY),
     "undeclared_floor_s": (0, DAY),
     "witnessed_floor_s": (0, DAY),
+    "data_floor_s": (0, DAY),
     "lasting_floor_s": (0, DAY),
     "standstill_s": (0, DAY),
     "unseen_s": (0, DAY),

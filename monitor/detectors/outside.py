@@ -29,7 +29,7 @@ _QUORUMS: Final = "torchft"
 
 def inside_across(track: RankTrack) -> bool:
     """Whether the rank is inside a collective that spans replica groups."""
-    return track.fresh is not None and any(head.inside > 0 for head in _across(track))
+    return track.fresh is not None and any(head.inside > 0 for head in across(track))
 
 
 def missed(
@@ -110,21 +110,22 @@ def _may_be_outside(track: RankTrack, standing: Standing) -> bool:
     return waits or standing in (Standing.UNKNOWN, Standing.TRACED)
 
 
-def _across(track: RankTrack) -> Iterable[GroupHead]:
+def across(track: RankTrack) -> Iterable[GroupHead]:
+    """Heads of its process groups that span replica groups."""
     heads = () if track.report is None else track.report.heads
     return (head for head in heads if head.name.startswith(ACROSS))
 
 
 def _launched(track: RankTrack) -> bool:
     """Whether a collective across groups that it has launched is under way."""
-    return any(head.enqueued > head.completed for head in _across(track))
+    return any(head.enqueued > head.completed for head in across(track))
 
 
 def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
     """Whether a rank of another replica group waits for this one across groups."""
     if mate.fresh is None or track.report is None:
         return False
-    if any(_not_entered(head, mate, track) for head in _across(mate)):
+    if any(_not_entered(head, mate, track) for head in across(mate)):
         return True
     if track.phased:  # it may wait for the quorum, and for the commit vote: heads do not show it
         return False
@@ -155,7 +156,7 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
     What was launched and is not over counts as well: TorchFT's DDP waits for it in C++, unseen.
     """
     reached = head.inside or (head.enqueued if head.enqueued > head.completed else 0)
-    known = next((own for own in _across(track) if own.name == head.name), None)
+    known = next((own for own in across(track) if own.name == head.name), None)
     if reached == 0 or known is None or known.enqueued == 0:
         return False  # it is in no such group, or takes the weights first: a new quorum begins at 0
     same = track.step is None or mate.step is None or track.step.quorum_id == mate.step.quorum_id

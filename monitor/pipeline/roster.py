@@ -13,7 +13,7 @@ from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
 from monitor.detectors.late_comer import late_comer
 from monitor.detectors.late_comer import wanted as wanted_late
-from monitor.detectors.left_vote import left_vote
+from monitor.detectors.left_out import left_out
 from monitor.detectors.lighthouse_away import lighthouse_away
 from monitor.detectors.mismatch import mismatch
 from monitor.detectors.not_entered import not_entered
@@ -44,7 +44,7 @@ class Detector:
 
 DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
-    Detector("left_vote", Kind.MISMATCH, left_vote),
+    Detector("left_out", Kind.MISMATCH, left_out),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("unphased", Kind.NOT_ENTERED, unphased),

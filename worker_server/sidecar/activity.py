@@ -1,7 +1,8 @@
 """What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
 
 Waiting for a core is the sign of a cgroup's limit, or of others on its host. Who uses cores or
-moves bytes is at work, wherever its main thread stands.
+moves bytes is at work, wherever its main thread stands, and so is who waits for a child that does:
+a loader's worker, a program that it runs.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ _SPAN_S: Final = 5.0
 _EVERY_S: Final = 1.0
 _THREADS: Final = 256
 """Of these the oldest: 8 us each."""
+_CHILDREN: Final = 64
 
 
 class Counts(NamedTuple):
     """What a process has used since it began."""
 
     threads: dict[str, tuple[float, float]]
-    """Seconds on a core, and ready to run without one (proc(5), schedstat)."""
+    """Seconds on a core, and ready to run without one (proc(5), schedstat); of its children, the
+    first thread of each, seconds on a core alone."""
     bytes: int | None
     """Read and written by system calls, pipes and files alike."""
 
@@ -77,13 +80,29 @@ class Activity:
 def counts(pid: int) -> Counts:
     """As far as they can be read."""
     threads: dict[str, tuple[float, float]] = {}
-    moved: int | None = None
+    children: list[str] = []
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
         for task in islice(tasks, _THREADS):
             with contextlib.suppress(OSError, ValueError):  # it has gone, or this kernel counts not
-                ran, waited, _ = Path(task.path, "schedstat").read_text("ascii").split()
-                threads[task.name] = int(ran) / 1e9, int(waited) / 1e9
-    with contextlib.suppress(OSError, ValueError, IndexError):
+                threads[task.name] = _seconds(task.path)
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
+    for child in children:
+        with contextlib.suppress(OSError, ValueError):
+            threads[child] = _seconds(f"/proc/{child}")[0], 0.0
+    moved = [_bytes(one) for one in (str(pid), *children)]
+    told = [each for each in moved if each is not None]
+    return Counts(threads, sum(told) if told else None)
+
+
+def _seconds(folder: str) -> tuple[float, float]:
+    ran, waited, _ = Path(folder, "schedstat").read_text("ascii").split()
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+def _bytes(pid: str) -> int | None:
+    try:
         words = Path(f"/proc/{pid}/io").read_text("ascii").split()
-        moved = int(words[words.index("rchar:") + 1]) + int(words[words.index("wchar:") + 1])
-    return Counts(threads, moved)
+        return int(words[words.index("rchar:") + 1]) + int(words[words.index("wchar:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -82,6 +82,17 @@ def leaves_vote(*ranks: str) -> Fault:
     return do
 
 
+def leaves_out(*ranks: str) -> Fault:
+    """These go on to the next quorum without the collective across groups."""
+
+    def do(fleet: SimFleet) -> None:
+        for name in ranks:
+            one = fleet.rank(name)
+            one.hung, one.waits_in = True, WAIT_QUORUM
+
+    return do
+
+
 def traced(rank: str, name: str = "gdb") -> Fault:
     """Somebody attaches to it, and holds it."""
 

@@ -129,9 +129,8 @@ class Seen(Quorum):
         )
 
     def _waits_in(self, rank: SimRank) -> str | None:
-        if not self.tells_waits:
-            return None
-        return rank.waits_in or (WAIT_QUORUM if rank.place == "cross" else None)
+        waits = self.tells_waits and rank.place == "cross"
+        return rank.waits_in or (WAIT_QUORUM if waits else None)
 
     def _witness(self, rank: SimRank, now_s: float) -> Witness | None:
         """Stacks from outside: the first after 5 s without progress, then every 2 s."""

@@ -15,6 +15,7 @@ from tests.monitor.fleet import (
     ended_by,
     ghosts_hang,
     hang,
+    leaves_out,
     leaves_vote,
     let_go,
     pause,
@@ -56,9 +57,9 @@ def accused(drive: Drive) -> set[str]:
 @pytest.mark.parametrize(
     ("size", "ahead", "culprits", "says"),
     [
-        (2, ["rg_1.1"], ("rg_1.1",), "rg_1.1 left the vote out"),
-        (4, ["rg_1.2"], ("rg_1.2",), "rg_1.2 left the vote out"),
-        (4, ["rg_1.0", "rg_1.1", "rg_1.3"], ("rg_1.2",), "rg_1.2 votes once more than the others"),
+        (2, ["rg_1.1"], ("rg_1.1",), "in the commit vote of this one"),
+        (4, ["rg_1.2"], ("rg_1.2",), "rg_1.2 left it out"),
+        (4, ["rg_1.0", "rg_1.1", "rg_1.3"], ("rg_1.2",), "rg_1.2 calls once more than the others"),
     ],
 )
 def test_who_goes_on_without_a_vote_is_named_and_its_group_goes(size, ahead, culprits, says):
@@ -76,6 +77,37 @@ def test_who_died_in_its_vote_has_left_none_out():
     script = at(20, leaves_vote("rg_1.0")), at(20, ended_by("rg_1.1", "SIGKILL"))
     drive = Drive(field(2, 2, *script)).run(28)
     assert {one.kind for one in drive.seen.values()} == {"dead"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "ahead", "culprits", "says"),
+    [
+        (3, ["rg_1.0"], {"rg_1.0"}, "rg_1.0 left it out"),
+        (3, ["rg_0.0", "rg_2.0"], {"rg_1.0"}, "rg_1.0 calls once more than the others"),
+        (5, ["rg_1.0", "rg_3.0"], {"rg_1.0", "rg_3.0"}, "rg_1.0 and rg_3.0 left it out"),
+    ],
+)
+def test_who_goes_on_without_a_collective_across_groups_is_named(groups, ahead, culprits, says):
+    drive = Drive(field(groups, 1, at(20, leaves_out(*ahead)), launched=True)).run(40)
+    incident = drive.incident("mismatch")
+    assert accused(drive) == culprits
+    assert says in incident.verdict.reason
+    assert drive.fired[incident.id] <= 30
+    assert set(drive.evicted()) == {name.partition(".")[0] for name in culprits}
+
+
+def test_of_two_groups_it_cannot_be_told_who_left_one_out():
+    drive = Drive(field(2, 1, at(20, leaves_out("rg_1.0")), launched=True)).run(60)
+    assert not accused(drive)
+    assert not drive.evicts
+    assert drive.incident("mismatch").culprits == ("rg_0.0", "rg_1.0")
+
+
+def test_after_a_death_ranks_go_on_by_rights():
+    """rg_0.0 has seen the death in its all-reduce; rg_1.0, which is no neighbour, still waits."""
+    script = at(20, ended_by("rg_2.0", "SIGKILL")), at(20, leaves_out("rg_0.0"))
+    drive = Drive(field(3, 1, *script, launched=True)).run(60)
+    assert not {one.kind for one in drive.seen.values()} & {"mismatch"}
 
 
 # -- one hang: sooner, and in a sentence ------------------------------------------------------

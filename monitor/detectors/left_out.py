@@ -1,0 +1,113 @@
+"""A rank that goes on to the next quorum without what others wait in for it (class H2).
+
+Theory of operation. Who waits in TorchFT's next quorum is through with this step. A group's Manager
+answers a commit vote once all of the group's ranks have voted: one of them in the quorum, and
+others still in the vote, means that the first has left the vote out. In the same way it has left a
+collective out that ranks of other groups stand in and that it never entered, by the heads of their
+common process group: mostly by a branch on the data, a `continue` or a swallowed exception. Where
+those that went on are the majority, the others make one call too many; where both are as many, it
+cannot be told. After a death or an error ranks go on by rights: then nobody is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from monitor.detectors.outside import across
+from monitor.detectors.verdict import Confidence, Kind, Verdict
+from monitor.detectors.waits import Standing, WaitGraph
+from monitor.detectors.wording import groups_of, listed, plural, seconds
+from monitor.history import History, RankTrack
+from monitor.names import RankName
+from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM
+
+_MAY_WAIT = (Standing.WAITING, Standing.HELD, Standing.UNKNOWN)
+"""Torch's DDP waits in C++, where no stack may tell it from work."""
+
+
+def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """One verdict for each replica group to blame; one for both sides where they tie."""
+    tracks = history.present()
+    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
+        return ()
+    still = [track for track in tracks if track.stall_s >= history.hang_after_s(track)]
+    ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
+    if not ahead or history.disturbed_s > history.now_s - max(t.stall_s for t in ahead):
+        return ()
+    found: list[Verdict] = []
+    for group in sorted({track.group for track in ahead}):
+        mine = [track for track in ahead if track.group == group]
+        voting = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
+        if voting:
+            found += _judge(history, graph, mine, voting, "commit vote")
+    for lane in sorted({track.identity.group_rank for track in ahead}):
+        mine = [track for track in ahead if track.identity.group_rank == lane]
+        behind = [t for t in still if t.identity.group_rank == lane and _waits_for(t, mine)]
+        mine = [track for track in mine if any(_waits_for(other, [track]) for other in behind)]
+        if mine and not found:
+            op = max(across(behind[0]), key=lambda head: head.enqueued).op
+            found += _judge(history, graph, mine, behind, op)
+    return tuple(found)
+
+
+def _waits_for(track: RankTrack, ahead: Sequence[RankTrack]) -> bool:
+    """Whether it stands in the first collective across groups that one of these never entered.
+
+    No other: none is over before all have entered it, and numbers further apart have begun at
+    different times.
+    """
+    return any(
+        own.enqueued > 0
+        and own.enqueued + 1 == (head.inside or head.completed + 1) <= head.enqueued
+        for head in across(track)
+        for other in ahead
+        if other.step is not None
+        and track.step is not None
+        and other.step.quorum_id == track.step.quorum_id
+        for own in across(other)
+        if own.name == head.name
+    )
+
+
+def _judge(
+    history: History,
+    graph: WaitGraph,
+    ahead: Sequence[RankTrack],
+    behind: Sequence[RankTrack],
+    what: str,
+) -> Iterable[Verdict]:
+    early, late = (tuple(sorted(t.rank for t in side)) for side in (ahead, behind))
+    still_s = min(track.stall_s for track in (*ahead, *behind))
+    reason = (
+        f"{listed(early)} {plural(early, 'waits', 'wait')} in the quorum of the next step, "
+        f"{listed(late)} in the {what} of this one, for {seconds(still_s)}: "
+    )
+    vote = what == "commit vote"
+    tie = len(early) == len(late) and not vote
+    first = len(early) <= len(late)
+    culprits = (*early, *late) if tie else early if first else late
+    if tie:
+        reason += f"one left it out, or the other makes one {what} too many"
+    elif first:
+        reason += f"{listed(early)} left it out, as after a branch, a `continue` or a swallowed "
+        reason += "exception"
+    else:
+        reason += f"{listed(late)} {plural(late, 'calls', 'call')} once more than the others"
+    for some in [culprits] if tie else _by_group(culprits):
+        yield Verdict(
+            kind=Kind.MISMATCH,
+            culprits=tuple(sorted(some)),
+            groups=groups_of(some),
+            reason=reason,
+            confidence=Confidence.UNSURE if tie else Confidence.LIKELY,
+            since_s=history.now_s - still_s,
+            victims=tuple(sorted({*early, *late, *graph.victims(some)} - set(some))),
+            evidence={"source": "TorchFT's own calls and heads of its process group"},
+            signature=f"mismatch:left out:{what}",
+        )
+
+
+def _by_group(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
+    return [
+        tuple(rank for rank in ranks if groups_of([rank]) == (group,)) for group in groups_of(ranks)
+    ]
