@@ -57,8 +57,7 @@ def _waits_for(track: RankTrack, ahead: Sequence[RankTrack]) -> bool:
     different times.
     """
     return any(
-        own.enqueued > 0
-        and own.enqueued + 1 == (head.inside or head.completed + 1) <= head.enqueued
+        1 < own.enqueued + 1 == (head.inside or head.completed + 1) <= head.enqueued
         for head in across(track)
         for other in ahead
         if other.step is not None
