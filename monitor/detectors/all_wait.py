@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from statistics import median_low
 
-from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Fault, Finding
-from monitor.detectors.recorded import sure
+from monitor.detectors.recorded import across, sure
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph
 from monitor.detectors.wording import groups_of, seconds
-from monitor.flight_recorder import ring_rows
-from monitor.flight_recorder.ring_job import from_answers
 from monitor.history import History, RankTrack
 from monitor.names import RankName
 
@@ -99,19 +96,13 @@ def _lane(history: History) -> tuple[RankTrack, ...]:
 def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, ...]] | None:
     """Whom the records across groups accuse, when it is one group; None otherwise."""
     lane = _lane(history)
-    answers = [history.answer(track) for track in lane]
-    ages_s = [history.record_age_s(track.rank) for track in lane]
-    if any(age_s is None or age_s >= still_s for age_s in ages_s):
+    said = across(history, lane, history.now_s - still_s)
+    if said is None:
         return None
-    known = [answer for answer in answers if answer is not None]
-    if len(known) < len(lane):
-        return None
-    taken_ns = int(history.now_s * 1e9)
-    job = from_answers(ring_rows.read(answer, taken_ns=taken_ns) for answer in known)
     here = {track.rank for track in lane}
     found = [
-        (one, tuple(sorted(RankName(job.name(rank)) for rank in one.culprits)))
-        for one in analyse(job).findings
+        (one, said.names(one.culprits))
+        for one in said.findings
         if sure(one) and one.kind is Fault.GPU_BEHIND
     ]
     found = [(one, names) for one, names in found if set(names) <= here]

@@ -7,6 +7,7 @@ the same code judges them that judges a folder of dumps offline.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Final
@@ -16,7 +17,7 @@ from monitor.analysis.finding import Confidence, Finding
 from monitor.flight_recorder import ring_rows
 from monitor.flight_recorder.job import Job
 from monitor.flight_recorder.ring_job import from_answers
-from monitor.history import History, Reading
+from monitor.history import History, RankTrack, Reading
 from monitor.names import GroupName, RankName
 
 
@@ -53,6 +54,33 @@ def opinion(history: History, group: GroupName) -> Opinion | None:
 
 _LATELY: Final[deque[tuple[tuple[Reading, ...], Opinion]]] = deque(maxlen=4)
 """Judged lately: the same readings are asked about for some ticks, and say the same."""
+
+
+def lane(history: History, number: int) -> tuple[RankTrack, ...]:
+    """The ranks of one number in their groups: they share TorchFT's process group."""
+    return tuple(t for t in history.present() if t.identity.group_rank == number)
+
+
+def across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
+    """What records across groups say, one rank of each; None as long as one was not read since."""
+    known = [history.reading(track) for track in tracks]
+    if len(known) < 2 or any(held is None or held.at_s < since_s for held in known):
+        return None
+    job = from_answers(
+        ring_rows.read(held.answer, taken_ns=int(held.at_s * 1e9))
+        for held in known
+        if held is not None
+    )
+    return Opinion(job, tuple(analyse(job).findings))
+
+
+def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tuple[RankName, ...]:
+    """Of these, whose record was not read since then."""
+    return tuple(
+        track.rank
+        for track in tracks
+        if (held := history.reading(track)) is None or held.at_s < since_s
+    )
 
 
 def _opinion(known: tuple[Reading, ...]) -> Opinion:

@@ -11,6 +11,8 @@ from monitor.detectors.all_wait import wanted as wanted_across
 from monitor.detectors.corrupt import corrupt
 from monitor.detectors.dead import dead
 from monitor.detectors.deadlock import deadlock
+from monitor.detectors.differing_across import differing_across
+from monitor.detectors.differing_across import wanted as wanted_differing
 from monitor.detectors.late_comer import late_comer
 from monitor.detectors.late_comer import wanted as wanted_late
 from monitor.detectors.left_out import left_out
@@ -45,6 +47,7 @@ class Detector:
 DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
     Detector("left_out", Kind.MISMATCH, left_out),
+    Detector("differing_across", Kind.MISMATCH, lambda history, _: differing_across(history)),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("unphased", Kind.NOT_ENTERED, unphased),
@@ -66,5 +69,6 @@ DETECTORS: Final = (
 def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records a detector asks for; sorted, each once."""
     suspected = {*wanted_mismatch(history, graph), *wanted_unphased(history, graph)}
+    suspected |= {*wanted_differing(history)}
     suspected |= {*wanted_late(history), *wanted_across(history, graph)}
     return tuple(sorted(suspected)) or sampled_records(history, graph)
