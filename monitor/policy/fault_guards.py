@@ -46,7 +46,8 @@ def already_gone(case: Case) -> Objection | None:
         and view.replica_id not in incident.replica_ids
     ):
         return Objection(f"{case.group} is another process by now", nothing)
-    if incident.kind is not Kind.DEAD or view.alive or case.fleet.lighthouse_away is not None:
+    dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends who meets a mismatch
+    if not dies or view.alive or case.fleet.lighthouse_away is not None:
         return None
     if again(case):
         return None  # it is gone, and must not come back

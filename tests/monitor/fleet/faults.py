@@ -120,6 +120,15 @@ def raises(rank: str, exception: str, line: int = 88) -> Fault:
     return do
 
 
+def gives_across(rank: str, numbers: int) -> Fault:
+    """Averages so many numbers with the other groups from then on."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).gives_across = numbers
+
+    return do
+
+
 def slow(rank: str, factor: float) -> Fault:
     def do(fleet: SimFleet) -> None:
         fleet.rank(rank).slow = factor

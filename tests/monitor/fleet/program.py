@@ -140,7 +140,7 @@ class Program(FleetState):
                     "group": ACROSS,
                     "seq": rank.across,
                     "op": "all_reduce",
-                    "sizes_in": ((1000,),),
+                    "sizes_in": ((rank.gives_across,),),
                     "step": rank.step,
                     "attempt": rank.attempt,
                     "nth": 0,

@@ -93,6 +93,8 @@ class SimRank:
     across: int = 0
     """Collectives across groups entered."""
     across_since_s: float = 0.0
+    gives_across: int = 1000
+    """Numbers that it averages with the other groups."""
     across_ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
     begun_s: float = 0.0
     """When the present attempt began, or the last one ended."""

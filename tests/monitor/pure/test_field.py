@@ -14,7 +14,9 @@ from tests.monitor.fleet import (
     crash,
     ended_by,
     ghosts_hang,
+    gives_across,
     hang,
+    jam_across,
     leaves_out,
     leaves_vote,
     let_go,
@@ -109,6 +111,27 @@ def test_after_a_death_ranks_go_on_by_rights():
     script = at(20, ended_by("rg_2.0", "SIGKILL")), at(20, leaves_out("rg_0.0"))
     drive = Drive(field(3, 1, *script, launched=True)).run(60)
     assert not {one.kind for one in drive.seen.values()} & {"mismatch"}
+
+
+GLOO = "gloo::EnforceNotMet: 21848 vs 668. Received data size doesn't match expected size"
+
+
+@pytest.mark.parametrize("dies", ["rg_1.0", "rg_2.0"])
+def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies):
+    script = [
+        at(20, gives_across("rg_1.0", 7)), at(20, jam_across(12)), at(22, raises(dies, GLOO)),
+    ]  # fmt: skip
+    drive = Drive(field(3, 1, *script)).run(32)
+    incident = drive.incident("mismatch")
+    assert accused(drive) == {"rg_1.0"}
+    assert "rank rg_1.0 calls all_reduce of 7 " in incident.verdict.reason
+    assert f"{dies} died of it" in incident.verdict.reason
+    assert set(drive.evicted()) == ({"rg_1"} if dies != "rg_1.0" else set())  # it is gone
+
+
+def test_a_death_of_a_peers_word_where_all_gave_the_same_accuses_nobody_of_a_mismatch():
+    drive = Drive(field(3, 1, at(20, jam_across(12)), at(22, raises("rg_2.0", GLOO)))).run(32)
+    assert {one.kind for one in drive.seen.values()} == {"dead"}
 
 
 # -- one hang: sooner, and in a sentence ------------------------------------------------------
