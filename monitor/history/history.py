@@ -281,8 +281,16 @@ class History:
         over = self.absence
         if over is None or self.away is not None:
             return None
-        commits = (track.last_commit_s for track in self.present())
-        return None if any(at_s is not None and at_s > over.until_s for at_s in commits) else over
+        asked = any(track.first_seen_s <= over.until_s for track in self.present())
+        return over if asked else None  # all have started since
+
+    def see_commits(self) -> None:
+        """A commit after the Lighthouse's absence: whatever stands later stands for another
+        reason.
+        """
+        over, tracks = self.absence, self.tracks.values()
+        if over is not None and any((t.last_commit_s or 0.0) > over.until_s for t in tracks):
+            self.absence = None
 
     def wanted_steps(self) -> tuple[RankName, ...]:
         """Ranks whose steps before this monitor's time may teach their pauses; sorted."""

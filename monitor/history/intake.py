@@ -29,6 +29,7 @@ def push(history: History, snapshot: Snapshot) -> None:
         track.observation = None
     for observation in snapshot.observations:
         _push_rank(history, observation)
+    history.see_commits()
     history.forget()
     history.regroup()
     history.see_deaths()

@@ -16,6 +16,7 @@ from tests.monitor.fleet import (
     at,
     crash,
     hang,
+    jam_across,
     lighthouse_away,
     lighthouse_down,
     lighthouse_restart,
@@ -157,6 +158,13 @@ def test_a_hang_explains_the_standstill_better_than_the_lighthouse_does() -> Non
     drive = Drive(SimFleet(3, 1, script)).run(60)
     assert drive.incident("lighthouse_away").severity is Severity.WARNING
     assert drive.incident("not_entered").culprits == ("rg_1.0",)
+
+
+def test_an_absence_that_the_job_trained_on_after_explains_no_later_standstill() -> None:
+    """Not even when all ranks are new by then, which have not committed yet."""
+    script = [at(20, lighthouse_away(3)), *(at(60, restart(f"rg_{n}")) for n in range(3))]
+    drive = Drive(SimFleet(3, 1, [*script, at(60, jam_across())])).run(200)
+    assert "lighthouse_away" not in kinds(drive)
 
 
 def test_waiting_in_a_phase_called_quorum_is_waiting() -> None:
