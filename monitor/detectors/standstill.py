@@ -23,6 +23,8 @@ SIGNATURE = "standstill"
 _WAITS = (Standing.WAITING, Standing.HELD, Standing.LEFT)
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
 _SHOWN = 4
+_AROUND_S = 5.0
+"""A death is seen so much later than those who wait for it began to."""
 
 
 def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -52,13 +54,18 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     told = (told if waiting else []) + [f"{track.rank} {does(track)}" for track in others[:_SHOWN]]
     if len(others) > _SHOWN:
         told.append(f"and {len(others) - _SHOWN} more")
+    since_s = history.now_s - max(track.stall_s for track in standing)
+    fell = sorted(g for g, at_s in history.fallen_s.items() if at_s > since_s - _AROUND_S)
+    doubt = "; ".join(told if others or fell else [*told, "nobody is missing"])
+    if fell:
+        doubt += f"; {listed(fell)} died meanwhile: some may wait for a process that is no more"
     return (
         Verdict(
             kind=Kind.DEADLOCK,
             culprits=(),
             groups=(),
             reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
-            + "; ".join(told if others else [*told, "nobody is missing"]),
+            + doubt,
             confidence=Confidence.UNSURE,
             since_s=history.now_s - still_s,
             victims=ranks or tuple(track.rank for track in others),
