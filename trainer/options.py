@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,15 +76,29 @@ class Options:
     checkpoint_dir: Path | None
 
 
-def _at_least(kind: type[int] | type[float], least: float) -> Callable[[str], int | float]:
-    def parse(text: str) -> int | float:
-        value = kind(text)
+def _number(
+    group: argparse._ArgumentGroup, flag: str, least: float, default: float, text: str
+) -> None:
+    """An option like `--batch N`: whole if `least` is; seconds, in `..._s`, if it takes an `S`.
+
+    The help ends with the default, or says that 0, whose meaning it tells, is it.
+    """
+    kind = type(least)
+    option, metavar = flag.split()
+
+    def parse(word: str) -> float:
+        value = kind(word)
         if not value >= least:
-            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
+            raise argparse.ArgumentTypeError(f"{word} is below {least:g}")
         return value
 
     parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
-    return parse
+    if "0 = " in text and not default:
+        text += " (default)"
+    elif "(default" not in text:
+        text += f" (default {default:g})"
+    dest = option[2:].replace("-", "_") + ("_s" if metavar == "S" else "")
+    group.add_argument(option, type=parse, default=default, metavar=metavar, dest=dest, help=text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,52 +109,15 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    count, seconds = _at_least(int, 0), _at_least(float, 0.0)
-    positive = _at_least(int, 1)
-
     run = top.add_argument_group("run")
-    run.add_argument(
-        "--steps",
-        type=count,
-        default=0,
-        metavar="N",
-        help="stop after N committed steps of the job; 0 = for ever (default)",
-    )
-    run.add_argument(
-        "--step-time",
-        type=seconds,
-        default=0.0,
-        metavar="S",
-        dest="step_time_s",
-        help="stretch the work of a step to at least S seconds by sleeping (default 0)",
-    )
-    run.add_argument(
-        "--batch", type=positive, default=4, metavar="N", help="sequences a rank (default 4)"
-    )
-    run.add_argument(
-        "--learning-rate", type=seconds, default=1e-3, metavar="X", help="of AdamW (default 0.001)"
-    )
-    run.add_argument(
-        "--seed",
-        type=count,
-        default=0,
-        metavar="N",
-        help="of weights and data; must be the same in all groups (default 0)",
-    )
-    run.add_argument(
-        "--accumulate",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="batches whose gradients make one step (default 1)",
-    )
-    run.add_argument(
-        "--clip",
-        type=seconds,
-        default=0.0,
-        metavar="X",
-        help="largest norm of the averaged gradient; 0 = as it is (default)",
-    )
+    _number(run, "--steps N", 0, 0, "stop after N committed steps of the job; 0 = for ever")
+    _number(run, "--step-time S", 0.0, 0.0,
+            "stretch the work of a step to at least S seconds by sleeping")  # fmt: skip
+    _number(run, "--batch N", 1, 4, "sequences a rank")
+    _number(run, "--learning-rate X", 0.0, 1e-3, "of AdamW")
+    _number(run, "--seed N", 0, 0, "of weights and data; must be the same in all groups")
+    _number(run, "--accumulate N", 1, 1, "batches whose gradients make one step")
+    _number(run, "--clip X", 0.0, 0.0, "largest norm of the averaged gradient; 0 = as it is")
     run.add_argument(
         "--algorithm",
         choices=("every-step", "local-sgd", "diloco"),
@@ -148,13 +125,7 @@ def parser() -> argparse.ArgumentParser:
         help="groups average gradients at every step (default), or weights (local-sgd) or their "
         "changes (diloco) every --sync-every steps",
     )
-    run.add_argument(
-        "--sync-every",
-        type=positive,
-        default=10,
-        metavar="N",
-        help="steps between two meetings of local-sgd and diloco (default 10)",
-    )
+    _number(run, "--sync-every N", 1, 10, "steps between two meetings of local-sgd and diloco")
 
     split = top.add_argument_group("inside a group")
     split.add_argument(
@@ -163,112 +134,40 @@ def parser() -> argparse.ArgumentParser:
         default="cpu",
         help="where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
     )
-    split.add_argument(
-        "--tensor-parallel",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="ranks that share each layer; FSDP2 splits the model over the others (default 1)",
-    )
-    split.add_argument(
-        "--pieces",
-        type=count,
-        default=0,
-        metavar="N",
-        help="the same in all groups, and a multiple of each group's ranks: lets groups of "
-        "different sizes train together (default: this group's ranks)",
-    )
+    _number(split, "--tensor-parallel N", 1, 1,
+            "ranks that share each layer; FSDP2 splits the model over the others")  # fmt: skip
+    _number(split, "--pieces N", 0, 0,
+            "the same in all groups, and a multiple of each group's ranks: lets groups of "
+            "different sizes train together (default: this group's ranks)")  # fmt: skip
     split.add_argument(
         "--compile", action="store_true", help="torch.compile each block (needs a C++ compiler)"
     )
 
     model = top.add_argument_group("model")
-    model.add_argument("--layers", type=positive, default=2, metavar="N", help="blocks (default 2)")
-    model.add_argument(
-        "--width",
-        type=positive,
-        default=128,
-        metavar="N",
-        help="of the residual stream (default 128)",
-    )
-    model.add_argument(
-        "--heads", type=positive, default=4, metavar="N", help="of attention (default 4)"
-    )
-    model.add_argument(
-        "--context", type=positive, default=128, metavar="N", help="bytes a sequence (default 128)"
-    )
+    _number(model, "--layers N", 1, 2, "blocks")
+    _number(model, "--width N", 1, 128, "of the residual stream")
+    _number(model, "--heads N", 1, 4, "of attention")
+    _number(model, "--context N", 1, 128, "bytes a sequence")
 
     fault = top.add_argument_group("fault tolerance (defaults are TorchFT's)")
-    fault.add_argument(
-        "--min-replicas",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="commit no step with fewer replica groups (default 1)",
-    )
-    fault.add_argument(
-        "--timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        dest="timeout_s",
-        help="of a collective across groups, a commit vote, a checkpoint transfer (default 60)",
-    )
-    fault.add_argument(
-        "--quorum-timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        dest="quorum_timeout_s",
-        help="wait for a quorum; when it passes, the rank ends (default 60)",
-    )
-    fault.add_argument(
-        "--quorum-retries",
-        type=count,
-        default=0,
-        metavar="N",
-        help="ask a Lighthouse that does not answer so often again within --quorum-timeout "
-        "(default 0)",
-    )
-    fault.add_argument(
-        "--connect-timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        dest="connect_timeout_s",
-        help="reach the Lighthouse and the group's manager (default 60)",
-    )
-    fault.add_argument(
-        "--group-timeout",
-        type=seconds,
-        default=120.0,
-        metavar="S",
-        dest="group_timeout_s",
-        help="of a collective inside the group; keep it above --timeout (default 120)",
-    )
+    _number(fault, "--min-replicas N", 1, 1, "commit no step with fewer replica groups")
+    _number(fault, "--timeout S", 0.0, 60.0,
+            "of a collective across groups, a commit vote, a checkpoint transfer")  # fmt: skip
+    _number(fault, "--quorum-timeout S", 0.0, 60.0,
+            "wait for a quorum; when it passes, the rank ends")  # fmt: skip
+    _number(fault, "--quorum-retries N", 0, 0,
+            "ask a Lighthouse that does not answer so often again within "
+            "--quorum-timeout")  # fmt: skip
+    _number(fault, "--connect-timeout S", 0.0, 60.0,
+            "reach the Lighthouse and the group's manager")  # fmt: skip
+    _number(fault, "--group-timeout S", 0.0, 120.0,
+            "of a collective inside the group; keep it above --timeout")  # fmt: skip
 
     aside = top.add_argument_group("now and then")
-    aside.add_argument(
-        "--evaluate-every",
-        type=count,
-        default=0,
-        metavar="N",
-        help="mean loss over other text every N steps; 0 = never (default)",
-    )
-    aside.add_argument(
-        "--evaluate-batches",
-        type=_at_least(int, 1),
-        default=20,
-        metavar="N",
-        help="batches of an evaluation (default 20)",
-    )
-    aside.add_argument(
-        "--checkpoint-every",
-        type=count,
-        default=0,
-        metavar="N",
-        help="write the state to disk every N steps; 0 = never (default)",
-    )
+    _number(aside, "--evaluate-every N", 0, 0, "mean loss over other text every N steps; 0 = never")
+    _number(aside, "--evaluate-batches N", 1, 20, "batches of an evaluation")
+    _number(aside, "--checkpoint-every N", 0, 0,
+            "write the state to disk every N steps; 0 = never")  # fmt: skip
     aside.add_argument(
         "--checkpoint-dir",
         type=Path,
@@ -282,26 +181,15 @@ def parser() -> argparse.ArgumentParser:
     )
 
     look = top.add_argument_group("observation and faults")
-    look.add_argument(
-        "--log-every",
-        type=count,
-        default=10,
-        metavar="N",
-        help="a line every N steps, 0 = none; failed steps always (default 10)",
-    )
+    _number(look, "--log-every N", 0, 10, "a line every N steps, 0 = none; failed steps always")
     look.add_argument(
         "--status-file",
         type=Path,
         metavar="FILE",
         help="append events as JSON lines; {rank} becomes the name of the rank",
     )
-    look.add_argument(
-        "--fingerprint-every",
-        type=count,
-        default=0,
-        metavar="N",
-        help="hash all weights every N steps into the status file; 0 = never (default)",
-    )
+    _number(look, "--fingerprint-every N", 0, 0,
+            "hash all weights every N steps into the status file; 0 = never")  # fmt: skip
     look.add_argument(
         "--fault-file",
         type=Path,
