@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.flight_recorder.job import Job
-from monitor.flight_recorder.semantics import Signature, signature_of
+from monitor.flight_recorder.signature import Signature, signature_of
 
 _PAST: Final = 4000
 """Calls of a rank that are remembered to say what it usually does: twice torch's own buffer."""

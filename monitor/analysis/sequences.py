@@ -20,7 +20,7 @@ from monitor.analysis.finding import Fault
 from monitor.analysis.habit import Habit
 from monitor.analysis.index import Index
 from monitor.analysis.witness import Witness
-from monitor.flight_recorder.semantics import silent
+from monitor.flight_recorder.signature import silent
 
 _WINDOW: Final = 32
 """Sequences after a divergence that are compared to tell a slip from a wrong size."""

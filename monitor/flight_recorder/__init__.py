@@ -4,24 +4,14 @@ Belongs here: torch's formats, the WorkerServer's collective ring, the frozen ty
 detectors and the analysis read. No `eval`; a pickle is opened by `safe_pickle` and nothing else.
 """
 
-from monitor.flight_recorder.record import (
-    Entry,
-    EntryState,
-    FlightRecordError,
-    RankRecord,
-    Signature,
-    Source,
-)
+from monitor.flight_recorder.record import Entry, FlightRecordError, RankRecord
 from monitor.flight_recorder.ring import from_ring
-from monitor.flight_recorder.torch_json import from_torch_json
+from monitor.flight_recorder.signature import Signature
 
 __all__ = [
     "Entry",
-    "EntryState",
     "FlightRecordError",
     "RankRecord",
     "Signature",
-    "Source",
     "from_ring",
-    "from_torch_json",
 ]

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from monitor.flight_recorder.record import (
-    POINT_TO_POINT,
-    Entry,
-    EntryState,
-    FlightRecordError,
-    RankRecord,
-    Source,
-    op_name,
-    signature,
-)
+from monitor.flight_recorder.ops import POINT_TO_POINT, op_name
+from monitor.flight_recorder.record import Entry, FlightRecordError, RankRecord
+from monitor.flight_recorder.signature import signature
 from worker_server.wire import FlightRecord, RingEntry
 
 
@@ -38,12 +31,9 @@ def from_ring(record: FlightRecord) -> RankRecord:
         last[item.group] = item.seq
         entries.append(_entry(item))
     return RankRecord(
-        rank=record.identity.rank,
         incarnation=record.identity.incarnation,
-        source=Source.RING,
         entries=tuple(entries),
         members=dict(record.members),
-        dropped=record.dropped,
     )
 
 
@@ -59,12 +49,9 @@ def _entry(item: RingEntry) -> Entry:
             reduce_op=item.reduce_op,
             root=item.root,
         ),
-        state=EntryState.STARTED if item.exit_age_s is None else EntryState.COMPLETED,
+        left=item.exit_age_s is not None,
         nth=item.nth,
-        step=item.step,
         attempt=item.attempt,
         site=item.site,
-        entered_age_s=item.enter_age_s,
-        left_age_s=item.exit_age_s,
         error=item.error,
     )

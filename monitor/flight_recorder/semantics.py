@@ -14,56 +14,12 @@ docs/decisions.md lists where they differ and why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
-from monitor.flight_recorder.counts import UNKNOWN_SIZE, claims_root, counts_of, numbers
+from monitor.flight_recorder.counts import UNKNOWN_SIZE, claims_root, numbers
 from monitor.flight_recorder.job import Payload
-from monitor.flight_recorder.ops import (
-    KNOWN,
-    POINT_TO_POINT,
-    SIZELESS,
-    UNDECIDED,
-    closes_coalesced,
-    dtype_name,
-    op_name,
-    peers_of,
-)
-from monitor.flight_recorder.signature import (
-    Signature,
-    comparable,
-    differences,
-    dtype_of,
-    payload_of,
-    signature,
-    signature_of,
-    silent,
-)
-
-__all__ = [
-    "POINT_TO_POINT",
-    "UNKNOWN_SIZE",
-    "Side",
-    "Signature",
-    "agree",
-    "closes_coalesced",
-    "comparable",
-    "differences",
-    "disagree",
-    "dtype_name",
-    "majority",
-    "op_name",
-    "payload_of",
-    "peers_of",
-    "possible",
-    "signature",
-    "signature_of",
-    "silent",
-]
-
-_FOLLOWS: Final = frozenset({"all_gather", "reduce_scatter"})
-"""What comes out follows from what goes in and the number of members."""
+from monitor.flight_recorder.signature import Signature, comparable, signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +29,6 @@ class Side:
     signature: Signature
     ranks: tuple[int, ...]
     """Sorted."""
-
-
-def agree(one: Payload, other: Payload, size: int = UNKNOWN_SIZE) -> bool | None:
-    """Whether two members may have called these in the same collective.
-
-    None: undecided. all_to_all may be split as it likes, of an op that nobody here knows the
-    sizes mean nothing, and one record may say no sizes at all.
-    """
-    if one.op in POINT_TO_POINT or other.op in POINT_TO_POINT:
-        return _meet(one, other)
-    left, right = (signature_of(payload, size) for payload in (one, other))
-    if left.op != right.op:
-        return False
-    left, right = comparable((left, right), size)
-    if left != right or not (possible(one, size) and possible(other, size)):
-        return False
-    if left.counts or left.op in SIZELESS:
-        return True
-    free = left.op in UNDECIDED or left.op not in KNOWN
-    return None if free or _sized(one) or _sized(other) else True
-
-
-def possible(payload: Payload, size: int = UNKNOWN_SIZE) -> bool:
-    """Whether what goes in and what comes out fit each other, as far as the record says both."""
-    given, got = (frozenset(filter(None, d)) for d in (payload.dtypes_in, payload.dtypes_out))
-    if given and got and given != got and payload.op in KNOWN - SIZELESS - {"gather", "scatter"}:
-        return False
-    if payload.op == "all_reduce" or (size != UNKNOWN_SIZE and payload.op in _FOLLOWS):
-        return not counts_of(payload, size)[1]
-    return True
 
 
 def disagree(payloads: Mapping[int, Payload], size: int = UNKNOWN_SIZE) -> tuple[Side, ...]:
@@ -128,11 +54,6 @@ def disagree(payloads: Mapping[int, Payload], size: int = UNKNOWN_SIZE) -> tuple
         if common.op in ("gather", "scatter") and common.root is None:
             return _roots(payloads, common)
     return ()
-
-
-def majority(sides: Iterable[Side], size: int) -> Side | None:
-    """The side that more than half of all `size` members are on; None: cannot tell."""
-    return next((side for side in sides if 2 * len(side.ranks) > size), None)
 
 
 # -- parts ---------------------------------------------------------------------------------
@@ -167,22 +88,3 @@ def _roots(payloads: Mapping[int, Payload], common: Signature) -> tuple[Side, ..
     if roots:
         return tuple(Side(replace(common, root=rank), (rank,)) for rank in roots)
     return tuple(Side(common, (rank,)) for rank in claims)
-
-
-def _meet(one: Payload, other: Payload) -> bool | None:
-    """Whether a send and a recv are the two ends of one transfer."""
-    if "batch_isend_irecv" in (one.op, other.op):
-        return None
-    if {one.op, other.op} != {"send", "recv"}:
-        return False
-    send, recv = (one, other) if one.op == "send" else (other, one)
-    ends = peers_of(send.recorded), peers_of(recv.recorded)
-    if None not in ends and ends[0] != ends[1]:
-        return False
-    given, got = numbers(send.sizes_in or send.sizes_out), numbers(recv.sizes_out or recv.sizes_in)
-    left, right = dtype_of(send), dtype_of(recv)
-    if left is not None and right is not None and left != right:
-        return False
-    if not (given and got):
-        return None
-    return given == got

@@ -106,19 +106,6 @@ def signature(
     return replace(signature_of(payload), out=())
 
 
-def differences(one: Signature, other: Signature) -> tuple[str, ...]:
-    """What tells two signatures apart, for people: op, size, dtype, reduce op, root."""
-    if one.op != other.op:
-        return ("op",)
-    checks = (
-        ("size", (one.counts, one.out) != (other.counts, other.out)),
-        ("dtype", one.dtype != other.dtype),
-        ("reduce op", one.reduce_op != other.reduce_op),
-        ("root", one.root != other.root),
-    )
-    return tuple(what for what, differs in checks if differs)
-
-
 def silent(one: Signature, other: Signature) -> bool:
     """Whether two differing calls may complete together and leave wrong numbers behind.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from monitor.analysis.finding import Analysis, Finding, Wait
 from monitor.flight_recorder.job import Job
-from monitor.flight_recorder.semantics import POINT_TO_POINT
+from monitor.flight_recorder.ops import POINT_TO_POINT
 from monitor.reports.progress import members, offers, site, stands
 from monitor.reports.standing import Crowd, Role, crowds
 from monitor.reports.verdict import verdict

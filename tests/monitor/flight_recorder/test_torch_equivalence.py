@@ -11,7 +11,9 @@ import pytest
 from torch.distributed.flight_recorder.components import utils as torch_utils
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, MatchState, Op
 
-from monitor.flight_recorder.semantics import agree, disagree, payload_of, possible
+from monitor.flight_recorder.semantics import disagree
+from monitor.flight_recorder.signature import payload_of
+from tests.monitor.flight_recorder.pairs import agree, possible
 
 pytestmark = pytest.mark.integration  # many seconds
 
