@@ -138,11 +138,6 @@ class Index:
         """Whether a point-to-point entry is the sending side."""
         return "send" in self.op(row)
 
-    @property
-    def idle(self) -> frozenset[int]:
-        """Ranks whose record was read and shows nothing unfinished."""
-        return frozenset(r for r in self.job.ranks if r not in self.front and r not in self.hidden)
-
 
 def build(job: Job) -> Index:
     """The index of a job."""

@@ -103,17 +103,6 @@ def figure(value: Any) -> Any:
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
 
 
-def age(seconds: float | None) -> str:
-    """A short age."""
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h"
-
-
 def moment(at_s: float | None) -> str:
     """A local date and time."""
     if at_s is None:

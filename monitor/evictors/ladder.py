@@ -10,7 +10,7 @@ from collections.abc import Callable
 from monitor.clock import Clock
 from monitor.evictors.look import Life, Look, Looker
 from monitor.evictors.order import Order, Patience
-from monitor.evictors.proof import shown_out, silent
+from monitor.evictors.proof import silent
 from monitor.evictors.rungs import Careful, Climber, LighthouseKill, WorkerEvict
 from monitor.evictors.rungs.gate import Refuser
 from monitor.snapshot import RungOutcome
@@ -71,14 +71,6 @@ class Ladder:
             outcome = rung.outcome()
             if outcome is not None:
                 publish(outcome)
-
-    def out(self, look: Look) -> str | None:
-        """How it is known that the replica id is in no quorum."""
-        replica_id = self._order.evict.replica_id
-        if replica_id is None:
-            return None
-        refused_s = self._refused_for_s()
-        return shown_out(replica_id, look.lighthouse, refused_s, self._patience.heartbeat_dead_s)
 
     def out_of_sight(self, look: Look) -> str | None:
         """Why those not seen dead may be let go: they are all out of sight and were asked, and the

@@ -127,11 +127,6 @@ class Problem:
     rank: int | None = None
     """The rank that is silent because of it; None when nobody can tell, or none is."""
 
-    @property
-    def fatal(self) -> bool:
-        """Whether a rank's record is missing because of it."""
-        return self.rank is not None
-
 
 COLUMNS: Final[Mapping[str, Any]] = {
     "rank": np.int32,       # global rank

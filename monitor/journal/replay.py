@@ -6,7 +6,7 @@ before (another run, or files or ticks between are missing) begins with the memo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -129,22 +129,6 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
             "replay with that version"
         ) from exc
     return pipeline
-
-
-def replayed(
-    heads_and_ticks: Iterable[Head | Tick], changes: Mapping[str, Any] | None = None
-) -> Iterator[Replayed]:
-    """All ticks decided again.
-
-    Raises:
-        JournalError, ConfigError: see `Replay.begin`.
-    """
-    replay = Replay(changes)
-    for one in heads_and_ticks:
-        if isinstance(one, Head):
-            replay.begin(one)
-        else:
-            yield replay.tick(one)
 
 
 def first_difference(  # noqa: PLR0911

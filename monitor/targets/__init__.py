@@ -7,6 +7,6 @@ means (detectors).
 
 from monitor.targets.file_sd import TargetsError, TargetsFile
 from monitor.targets.registry import Registry
-from monitor.targets.target import Source, Standing, Superseded, Target
+from monitor.targets.target import Source, Standing, Target
 
-__all__ = ["Registry", "Source", "Standing", "Superseded", "Target", "TargetsError", "TargetsFile"]
+__all__ = ["Registry", "Source", "Standing", "Target", "TargetsError", "TargetsFile"]

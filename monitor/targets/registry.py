@@ -13,9 +13,6 @@ A group's name is its TorchFT Manager's, so a process changes its rank's name on
 is a target under one name. What a Manager says is the rank's own word: it does not get the name of
 a group that another launcher's name stands for, nor one that another launcher's group already bears
 and lives; and a launcher that itself uses a name takes it back.
-
-An older incarnation that lives on (an agent was killed and its ranks were not) cannot be polled
-under the name that the newer one has: `superseded` tells of those whose WorkerServers still ask.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from monitor.names import GroupName, RankName
 from monitor.targets.target import (
     Source,
     Standing,
-    Superseded,
     Target,
     older,
     rank_of,
@@ -44,8 +40,6 @@ LAPSE_GRACE_S: Final = 60.0
 """Longer: a dead host is seen for longer; a rank that left without a word lingers as long."""
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 3600.0
-_ASKS_S: Final = 45.0
-"""A WorkerServer that is put off asks again every 15 s."""
 UNNAMED: Final = GroupName("job")
 """What a WorkerServer calls a group that no launcher names."""
 SUPERSEDED_KEPT: Final = 16
@@ -77,7 +71,6 @@ class Registry:
         """By their launcher's name, the ranks that have another."""
         self._processes: dict[tuple[str, int, GroupName], RankName] = {}
         self._superseded: dict[RankName, tuple[str, ...]] = {}
-        self._elders: dict[str, Superseded] = {}
         """By incarnation."""
         self._left: dict[RankName, str] = {}
         self._file_urls: tuple[str, ...] = ()
@@ -135,14 +128,12 @@ class Registry:
     def _admit(self, target: Target) -> Standing:
         rank, old = target.rank, self._targets.get(target.rank)
         if target.identity.incarnation in self._superseded.get(rank, ()):
-            self._remember(target)
             return Standing.SUPERSEDED
         fresh = old is None or old.identity.incarnation != target.identity.incarnation
         if fresh and self._is_anothers(target):
             return Standing.REFUSED
         if old is not None and fresh:
             elder = target if older(target, old) else old
-            self._remember(elder)
             elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
             self._superseded[rank] = elders[-SUPERSEDED_KEPT:]
             if elder is target:
@@ -152,7 +143,6 @@ class Registry:
         elif old is not None:
             target = replace(target, dead=old.dead)
         self._put(target)
-        self._elders.pop(target.identity.incarnation, None)
         self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
@@ -204,11 +194,6 @@ class Registry:
         if target.identity.launched_as is not None:
             self._renamed[target.identity.launched_as].discard(target.rank)
 
-    def _remember(self, elder: Target) -> None:
-        known = self._elders.get(elder.identity.incarnation)
-        since_s = self._clock.now_s() if known is None else known.since_s
-        self._elders[elder.identity.incarnation] = Superseded(elder, since_s)
-
     def known_as(self, identity: Identity) -> GroupName | None:
         """What the Managers of this launcher's group called it; None: nothing, or not one name."""
         with self._lock:
@@ -219,24 +204,9 @@ class Registry:
             }
         return names.pop() if len(names) == 1 else None
 
-    def superseded(self) -> tuple[Superseded, ...]:
-        """Older incarnations whose WorkerServers still ask for the name, sorted by rank.
-
-        Their ranks may live and train, or be dead and lingering: their own `/v1/state` tells.
-        """
-        now_s = self._clock.now_s()
-        with self._lock:
-            asking = [
-                one
-                for one in self._elders.values()
-                if not one.target.dead and now_s - one.target.heard_s <= _ASKS_S
-            ]
-        return tuple(sorted(asking, key=lambda one: (one.target.rank, one.since_s)))
-
     def unregister(self, rank: RankName, incarnation: str) -> bool:
         """Remove a rank, if it is still this incarnation that bears the name."""
         with self._lock:
-            self._elders.pop(incarnation, None)
             target = self._targets.get(rank)
             if target is None or target.identity.incarnation != incarnation:
                 return False
@@ -269,9 +239,6 @@ class Registry:
             )
             for target in silent:
                 self._drop(target.rank)
-            for incarnation, elder in list(self._elders.items()):
-                if now_s - elder.target.heard_s > _ASKS_S:
-                    del self._elders[incarnation]
         return silent
 
     def targets(self) -> tuple[Target, ...]:

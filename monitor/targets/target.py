@@ -62,15 +62,6 @@ class Target:
         return self.identity.incarnation, self.identity.group_rank, self.launched
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """An older incarnation whose WorkerServer still asks for the name: it may live and train."""
-
-    target: Target
-    since_s: float
-    """Unix time at which a newer one took the name."""
-
-
 def older(one: Target, other: Target) -> bool:
     """Whether `one` attached clearly earlier."""
     if one.born_s is None or other.born_s is None:

@@ -41,7 +41,7 @@ def test_without_the_files_dates_nobody_else_is_accused(case, kind, captures) ->
 def test_every_rank_of_a_ring_is_there_the_dead_too(case, captures) -> None:
     job = load([captures.files(case, "ring")], workers=1)
     assert tuple(job.ranks) == job.expected == tuple(range(SIZE))
-    assert not any(problem.fatal for problem in job.problems)
+    assert not any(problem.rank is not None for problem in job.problems)
     assert [job.name(rank) for rank in job.ranks] == [f"rg_0.{rank}" for rank in range(SIZE)]
 
 

@@ -39,13 +39,6 @@ class ControlPlane:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def ping(self, timeout_s: float = 1.0) -> bool:
-        """Whether it answers."""
-        try:
-            return self._ask("ping", timeout_s).strip() == b"pong"
-        except ControlPlaneError:
-            return False
-
     def flight_record(self, timeout_s: float = 2.0) -> dict[str, Any]:
         """Torch's own record, untouched.
 

@@ -147,7 +147,7 @@ def test_statuses_that_nobody_can_place_are_said_once() -> None:
     assert [problem.reason for problem in found.problems] == [
         "pg_status of groups without entries cannot be given to a group (ranks 0, 1, 2)"
     ]
-    assert not any(problem.fatal for problem in found.problems)
+    assert not any(problem.rank is not None for problem in found.problems)
 
 
 @given(st.permutations(range(4)))

@@ -139,46 +139,6 @@ class TestNames:
         assert [target.rank for target in again.targets()] == ["my_0.0"]
 
 
-class TestOrphans:
-    """An older incarnation that goes on asking for a name that a newer one has."""
-
-    def setup_method(self) -> None:
-        self.clock = HandClock()
-        self.registry = Registry(self.clock, Memory())
-        self.registry.register(named("rg_0", None, "old", age_s=90.0))
-        self.clock.advance(10)
-        self.registry.register(named("rg_0", None, "new", age_s=1.0))
-        self.since_s = self.clock.now_s()
-
-    def asking(self) -> list[tuple[str, float]]:
-        return [(one.target.identity.incarnation, one.since_s)
-                for one in self.registry.superseded()]  # fmt: skip
-
-    def test_it_is_known_with_where_to_ask_it(self) -> None:
-        (one,) = self.registry.superseded()
-        assert (one.target.rank, one.target.identity.pid, one.target.url) == (
-            "rg_0.0", named("rg_0").identity.pid, named("rg_0", None, "old").url)  # fmt: skip
-
-    def test_it_is_known_as_long_as_it_asks(self) -> None:
-        for _ in range(5):
-            self.clock.advance(15)
-            self.registry.register(named("rg_0", None, "old", age_s=90.0))
-        assert self.asking() == [("old", self.since_s)]
-        self.clock.advance(50)
-        assert self.asking() == []
-
-    def test_one_that_says_goodbye_is_gone(self) -> None:
-        self.registry.unregister(RANK, "old")
-        assert self.asking() == []
-
-    def test_one_that_died_before_the_newer_came_is_none(self) -> None:
-        registry = Registry(self.clock, Memory())
-        registry.register(named("rg_0", None, "old", age_s=90.0))
-        registry.heard({RANK: False})
-        registry.register(named("rg_0", None, "new", age_s=1.0))
-        assert registry.superseded() == ()
-
-
 class TestLeases:
     def setup_method(self) -> None:
         self.clock, self.memory = HandClock(), Memory()
