@@ -6,13 +6,27 @@ A decision and its eviction share their key: incident and time.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Column, Double, Integer, MetaData, Table, Text
 
 SCHEMA: Final = 2
 
 METADATA: Final = MetaData()
+
+
+def _bodies(name: str, *keys: str) -> Table:
+    """JSON under these keys: seconds, or text."""
+    columns = [Column[Any](k, Double if k.endswith("_s") else Text, primary_key=True) for k in keys]
+    return Table(name, METADATA, *columns, Column("body", Text, nullable=False))
+
+
+EVICTIONS: Final = _bodies("evictions", "incident_id", "asked_s")
+_bodies("quarantine_entries", "scope", "name")
+_bodies("targets", "rank")
+_bodies("notices", "sink", "key")
+_bodies("audit", "incident_id", "part")
+_bodies("switches", "name")
 
 INCIDENTS: Final = Table(
     "incidents",
@@ -46,51 +60,11 @@ DECISIONS: Final = Table(
     Column("ended_s", Double),
     Column("outcome", Text),
 )
-EVICTIONS: Final = Table(
-    "evictions",
-    METADATA,
-    Column("incident_id", Text, primary_key=True),
-    Column("asked_s", Double, primary_key=True),
-    Column("body", Text, nullable=False),
-)
-QUARANTINE_ENTRIES: Final = Table(
-    "quarantine_entries",
-    METADATA,
-    Column("scope", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("body", Text, nullable=False),
-)
 QUARANTINE_EVENTS: Final = Table(
     "quarantine_events",
     METADATA,
     Column("id", Text, primary_key=True),
     Column("at_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
-)
-TARGETS: Final = Table(
-    "targets",
-    METADATA,
-    Column("rank", Text, primary_key=True),
-    Column("body", Text, nullable=False),
-)
-NOTICES: Final = Table(
-    "notices",
-    METADATA,
-    Column("sink", Text, primary_key=True),
-    Column("key", Text, primary_key=True),
-    Column("body", Text, nullable=False),
-)
-AUDIT: Final = Table(
-    "audit",
-    METADATA,
-    Column("incident_id", Text, primary_key=True),
-    Column("part", Text, primary_key=True),
-    Column("body", Text, nullable=False),
-)
-SWITCHES: Final = Table(
-    "switches",
-    METADATA,
-    Column("name", Text, primary_key=True),
     Column("body", Text, nullable=False),
 )
 LEASE: Final = Table(
