@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.audit.aftermath import Aftermath, aftermath_from_json
-from monitor.audit.case import DEFAULTS, Case, Terms, sound_evictions, sound_rows
+from monitor.audit.case import Case, sound_evictions, sound_rows
 from monitor.audit.facts import FleetFacts, facts_from_json
+from monitor.config import KeeperConfig
 from monitor.incident import Incident
 from monitor.names import IncidentId
 from monitor.snapshot import EvictionProgress
@@ -28,7 +29,7 @@ class Books:
     """Of evictions by hand."""
     evictions: Mapping[IncidentId, Sequence[EvictionProgress]] = field(default_factory=dict)
     """All, where the view has the latest of each incident."""
-    terms: Terms = DEFAULTS
+    config: KeeperConfig = field(default_factory=KeeperConfig)
 
     def case(self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float) -> Case:
         """Everything that belongs to one incident."""
@@ -38,11 +39,11 @@ class Books:
             decisions=sound_rows(decisions),
             evictions=sound_evictions(self.evictions.get(incident.id, ())),
             facts=self.facts.get(incident.id),
-            terms=self.terms,
+            config=self.config,
         )
 
 
-def books_of(remembered: Remembered, terms: Terms) -> Books:
+def books_of(remembered: Remembered, config: KeeperConfig) -> Books:
     """What the store holds of them; a part that cannot be read is left out."""
     facts: dict[IncidentId, FleetFacts] = {}
     aftermaths: dict[IncidentId, Aftermath] = {}
@@ -51,7 +52,7 @@ def books_of(remembered: Remembered, terms: Terms) -> Books:
             facts[incident_id] = noted
         elif part == AFTERMATH and (after := aftermath_from_json(body)) is not None:
             aftermaths[incident_id] = after
-    return Books(facts, aftermaths, by_incident(remembered.evictions), terms)
+    return Books(facts, aftermaths, by_incident(remembered.evictions), config)
 
 
 def by_incident(

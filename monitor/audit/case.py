@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
 from monitor.audit.facts import FleetFacts
+from monitor.config import KeeperConfig
 from monitor.incident import Incident, State
 from monitor.snapshot import EvictionProgress
 from monitor.store import DecisionRow
 
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the account rests on beside what was seen."""
-
-    job_timeout_s: float = 60.0
-    """TorchFT's `timeout`, `quorum_timeout` and `join_timeout_ms`, 60 s each by default."""
-    horizon_s: float = 3600.0
-    """For how long a straggler is taken to go on at most, had nobody evicted it."""
-    follow_s: float = 600.0
-    """For how long the monitor looks whether an evicted group comes back."""
-
-
 _FAR_S: Final = 1e12
 """No moment lies so far from the epoch: 30,000 years."""
-DEFAULTS: Final = Terms()
 
 
 def is_time(value: object) -> TypeGuard[float]:
@@ -65,7 +52,7 @@ class Case:
     evictions: Sequence[EvictionProgress] = ()
     """Oldest first (`sound_evictions`)."""
     facts: FleetFacts | None = None
-    terms: Terms = DEFAULTS
+    config: KeeperConfig = field(default_factory=KeeperConfig)
 
     @property
     def began_s(self) -> float:
@@ -101,4 +88,4 @@ class Case:
         since_s = self.asked_s or self.incident.milestones.firing_s
         if self.incident.open:
             return True
-        return since_s is not None and self.now_s - since_s <= self.terms.follow_s
+        return since_s is not None and self.now_s - since_s <= self.config.follow_s

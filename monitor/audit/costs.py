@@ -118,7 +118,7 @@ def _stall(case: Case, facts: FleetFacts, asked_s: float) -> Amount:
 def _until(case: Case) -> float:
     """How far it was looked."""
     since_s = case.asked_s or case.incident.milestones.firing_s or case.began_s
-    return case.now_s if case.incident.open else min(case.now_s, since_s + case.terms.follow_s)
+    return case.now_s if case.incident.open else min(case.now_s, since_s + case.config.follow_s)
 
 
 def _ranks(count: int) -> str:

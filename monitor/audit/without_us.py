@@ -51,7 +51,7 @@ def without_us(case: Case, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind 
 
 
 def _hang(case: Case, facts: FleetFacts) -> Amount:
-    ranks, timeout_s = facts.own + facts.others, case.terms.job_timeout_s
+    ranks, timeout_s = facts.own + facts.others, case.config.job_timeout_s
     first_s = timeout_s + FIRST_MARGIN_S
     last_s = 2 * timeout_s + SECOND_MARGIN_S + RESTART_S
     words = (
@@ -69,7 +69,7 @@ def _straggler(case: Case, facts: FleetFacts) -> Amount:
     if not (elapsed_s > 0 and lost_s > 0):  # NaN too
         return unknown("how fast it lost time is not known")
     rate = min(1.0, lost_s / elapsed_s)
-    horizon_s = case.terms.horizon_s
+    horizon_s = case.config.straggler_horizon_s
     words = (
         f"it cost {rate:.2f} s a second; had it stayed as long again as it had lasted "
         f"({elapsed_s:.0f} s), or for {horizon_s:.0f} s"

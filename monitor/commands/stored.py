@@ -9,10 +9,10 @@ from typing import Any
 
 from monitor.audit.books import books_of
 from monitor.audit.by_hand import with_by_hand
-from monitor.audit.case import DEFAULTS
 from monitor.audit.choose import Choice, ChoiceError, find
 from monitor.audit.totals import totals_to_json
 from monitor.commands.errors import FAILED, USAGE, CommandError
+from monitor.config import KeeperConfig
 from monitor.names import IncidentId
 from monitor.pipeline import TickResult
 from monitor.snapshot import LighthouseAway, Snapshot
@@ -84,7 +84,7 @@ def _view(found: Remembered) -> View:
     decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
     for row in found.decisions:
         decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
-    books = books_of(found, DEFAULTS)
+    books = books_of(found, KeeperConfig())
     return View(
         snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
         result=TickResult(now_s),

@@ -11,7 +11,7 @@ from monitor.audit import lines
 from monitor.audit.account import Account, account
 from monitor.audit.aftermath import aftermath_to_json, begun, followed
 from monitor.audit.books import AFTERMATH, FACTS, Books, books_of, by_incident
-from monitor.audit.case import Case, Terms
+from monitor.audit.case import Case
 from monitor.audit.facts import (
     FleetFacts,
     facts_of,
@@ -21,6 +21,7 @@ from monitor.audit.facts import (
     with_return,
 )
 from monitor.audit.logfile import LogFile
+from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind
 from monitor.incident import Incident
 from monitor.metrics import Instruments
@@ -50,7 +51,7 @@ class Auditor:
         self,
         desk: Desk,
         instruments: Instruments,
-        terms: Terms,
+        config: KeeperConfig,
         remembered: Remembered,
         log: LogFile | None = None,
     ) -> None:
@@ -58,7 +59,7 @@ class Auditor:
         self._instruments = instruments
         self._log = log
         self._lock = threading.Lock()
-        self._books = books_of(remembered, terms)
+        self._books = books_of(remembered, config)
         self._open: set[IncidentId] = set()
         """Incidents whose account may still change."""
         self._settled: set[IncidentId] = set()
@@ -126,7 +127,7 @@ class Auditor:
     def adopt(self, remembered: Remembered) -> None:
         """Go on from what the store holds: at the start, and from another monitor."""
         with self._lock:
-            self._books = books_of(remembered, self._books.terms)
+            self._books = books_of(remembered, self._books.config)
             self._open, self._settled = set(), set()
             self._known = {(one.incident_id, one.of_s): one for one in remembered.evictions}
 
@@ -217,7 +218,7 @@ class Auditor:
         return None
 
     def _until_s(self, progress: EvictionProgress) -> float:
-        return progress.asked_s + self._books.terms.follow_s
+        return progress.asked_s + self._books.config.follow_s
 
     def _keep_facts(self, incident_id: IncidentId, facts: FleetFacts) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ happened meanwhile is sent. Nothing here waits for a sink but its own courier.
 
 from monitor.notify.courier import Courier
 from monitor.notify.notices import Known, Notice, Status
-from monitor.notify.office import Office, Terms
+from monitor.notify.office import Office
 from monitor.notify.sinks import Sink
 
-__all__ = ["Courier", "Known", "Notice", "Office", "Sink", "Status", "Terms"]
+__all__ = ["Courier", "Known", "Notice", "Office", "Sink", "Status"]

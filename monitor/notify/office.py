@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from monitor.config import KeeperConfig
 from monitor.fetch import Fetcher
 from monitor.metrics import Instruments
 from monitor.notify.courier import Courier
@@ -27,16 +27,6 @@ class Desk(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How messages are made and how long they are tried."""
-
-    url: str = ""
-    """Of the monitor, as people reach it."""
-    hold_s: float = 10.0
-    give_up_s: float = 3600.0
-
-
 class Office:
     """Hands every tick to every courier. Close it when done."""
 
@@ -47,15 +37,16 @@ class Office:
         fetcher: Fetcher,
         desk: Desk,
         instruments: Instruments,
-        terms: Terms,
+        config: KeeperConfig,
+        url: str,
         remembered: Iterable[tuple[str, str, Mapping[str, Any]]] = (),
         first_s: float = 1.0,
     ) -> None:
-        self._terms = terms
+        self._hold_s, self._url = config.notify_hold_s, url
         self._failed: dict[str, float] = {}
         """Since when each eviction is known to have failed."""
         ledgers = {
-            sink.name: Ledger(sink, partial(desk.save_notice, sink.name), terms.give_up_s)
+            sink.name: Ledger(sink, partial(desk.save_notice, sink.name), config.notify_give_up_s)
             for sink in sinks
         }
         for name, key, body in remembered:
@@ -75,9 +66,7 @@ class Office:
         """One tick; never waits for a sink."""
         if not self._couriers:
             return
-        found = self._lasting(
-            notices(known, url=self._terms.url, hold_s=self._terms.hold_s), known.now_s
-        )
+        found = self._lasting(notices(known, url=self._url, hold_s=self._hold_s), known.now_s)
         wanted = Wanted(known.now_s, found, tuple(known.incidents))
         for courier in self._couriers:
             courier.push(wanted)
@@ -88,7 +77,7 @@ class Office:
         """
         failed = [key for key, one in found.items() if one.event is Event.EVICTION_FAILED]
         self._failed = {key: self._failed.get(key, now_s) for key in failed}
-        young = {key for key in failed if now_s - self._failed[key] < self._terms.hold_s}
+        young = {key for key in failed if now_s - self._failed[key] < self._hold_s}
         return {key: one for key, one in found.items() if key not in young}
 
     def troubles(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from monitor.keeper import Deeds
 from monitor.keeper.observed import held_back
 from monitor.lease import Lease
 from monitor.metrics import Instruments
-from monitor.notify import Office, Terms
+from monitor.notify import Office
 from monitor.pipeline import Pipeline
 from monitor.rulebook import Rulebook
 from monitor.service.options import Options
@@ -48,16 +48,16 @@ class DeedsMaker:
 
     def _office(self, held: Remembered) -> Office | None:
         """Who tells people; None when nobody is to be told."""
-        options, config = self.options, self.options.config
+        options = self.options
         if not options.sinks:
             return None
-        terms = Terms(url=self.url, hold_s=config.notify_hold_s, give_up_s=config.notify_give_up_s)
         return Office(
             options.sinks,
             fetcher=self._to_people(),
             desk=self.store,
             instruments=self.instruments,
-            terms=terms,
+            config=options.config,
+            url=self.url,
             remembered=held.notices,
         )
 

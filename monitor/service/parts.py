@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from monitor.audit.case import Terms
 from monitor.audit.logfile import LogFile
 from monitor.clock import SteadyClock
 from monitor.evictors import Evictors, GateCollector, Gatekeeper
@@ -181,7 +180,7 @@ class PartsMaker:
 
     def _auditor(self, remembered: Remembered) -> Auditor:
         """Who keeps the books, and is told of every change of the quarantine."""
-        options, config = self._options, self._options.config
+        options = self._options
         audit_log = None
         if options.audit_log is not None:
             try:
@@ -190,12 +189,7 @@ class PartsMaker:
                 why = exc.strerror or str(exc)
                 raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
             self._stack.callback(audit_log.close)
-        terms = Terms(
-            job_timeout_s=config.job_timeout_s,
-            horizon_s=config.straggler_horizon_s,
-            follow_s=config.follow_s,
-        )
-        auditor = Auditor(self._store, self._instruments, terms, remembered, audit_log)
+        auditor = Auditor(self._store, self._instruments, options.config, remembered, audit_log)
         self._quarantine.told = auditor.quarantined
         self.rules.told = auditor.reloaded
         return auditor

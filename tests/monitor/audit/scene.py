@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from monitor.audit.case import Case, Terms
+from monitor.audit.case import Case
 from monitor.audit.facts import FleetFacts
 from monitor.detectors.verdict import Kind
 from monitor.incident import Incident, Milestones, State, Transition
@@ -73,9 +73,7 @@ def hang(**changes: Any) -> Incident:
 
 def case(one: Incident | None = None, **changes: Any) -> Case:
     """The hang with all that belongs to it, long after."""
-    made = Case(
-        one or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS, terms=Terms()
-    )
+    made = Case(one or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS)
     return replace(made, **changes)
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from monitor.audit.account import account, account_to_json
 from monitor.audit.amounts import Amount
 from monitor.audit.books import Books
-from monitor.audit.case import Case, Terms
+from monitor.audit.case import Case
 from monitor.audit.facts import FleetFacts, facts_from_json, facts_to_json
 from monitor.audit.intervals import hold_spans, intervals
 from monitor.audit.totals import totals_to_json
+from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Kind
 from monitor.incident import Milestones, State
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome
@@ -95,7 +96,7 @@ def test_a_hang_costs_what_waited_and_saves_what_torchfts_timeouts_would_have_co
 
 
 def test_the_jobs_own_timeouts_are_taken_as_told() -> None:
-    one = account(case(terms=Terms(job_timeout_s=600.0)))
+    one = account(case(config=KeeperConfig(job_timeout_s=600.0)))
     assert bounds(one.without_us) == (6 * 601.0, 6 * 1225.0)
     assert "600 s each" in one.without_us.words
 

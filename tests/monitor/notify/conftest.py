@@ -25,8 +25,8 @@ def disk() -> Disk:
 def make(fetcher: Fetcher, disk: Disk) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
-    def build(*sinks: Any, **terms: Any) -> Bench:
-        made.append(Bench(sinks, fetcher, disk, **terms))
+    def build(*sinks: Any, **times: float) -> Bench:
+        made.append(Bench(sinks, fetcher, disk, **times))
         return made[-1]
 
     yield build

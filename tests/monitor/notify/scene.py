@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from monitor.config import KeeperConfig
 from monitor.fetch import Fetcher
 from monitor.incident import Incident, State, Transition
 from monitor.metrics import Instruments
-from monitor.notify import Known, Office, Terms
+from monitor.notify import Known, Office
 from monitor.notify.sinks import Sink
 from monitor.store import DecisionRow
 from tests.monitor.shell.fakes import FakeServer, Page, wait_until
@@ -60,7 +61,7 @@ class Disk:
 class Bench:
     """Sinks, couriers and a disk, over a timeline that the test turns."""
 
-    def __init__(self, sinks: Sequence[Sink], fetcher: Fetcher, disk: Disk, **terms: Any) -> None:
+    def __init__(self, sinks: Sequence[Sink], fetcher: Fetcher, disk: Disk, **times: float) -> None:
         self.disk = disk
         self.instruments = Instruments()
         self.office = Office(
@@ -68,7 +69,8 @@ class Bench:
             fetcher=fetcher,
             desk=disk,
             instruments=self.instruments,
-            terms=Terms(**{"url": "http://head:8470", **terms}),
+            config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
+            url="http://head:8470",
             remembered=disk.remembered(),
             first_s=0.02,
         )
