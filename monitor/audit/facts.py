@@ -52,11 +52,6 @@ def facts_of_groups(
     )
 
 
-def with_return(facts: FleetFacts, snapshot: Snapshot, incident: Incident) -> FleetFacts:
-    """The same, and where the groups came back."""
-    return return_to(facts, snapshot, incident.groups)
-
-
 def return_to(facts: FleetFacts, snapshot: Snapshot, groups: Collection[GroupName]) -> FleetFacts:
     """The same, and where these groups came back."""
     return replace(facts, back_on=_hosts(snapshot, groups))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from monitor.commands.ask import add_ask_options, ask
 from monitor.commands.errors import DONE
@@ -30,6 +30,7 @@ from monitor.terminal.rows import (
     sorted_ranks,
 )
 
+T = TypeVar("T", Rank, Group, HostRow)
 _PIPE: Final = """\
 in a pipe: a line of names, then one line each; fields two spaces apart or more, `-` for what is not
 known: awk -F '  +'
@@ -129,12 +130,9 @@ def run_ranks(args: argparse.Namespace) -> int:
     both = zip(ranks_of(raw), raw, strict=True)
     found = {one.name: (one, told) for one, told in both if wanted.rank(one)}
     ranks = sorted_ranks((one for one, _ in found.values()), args.sort, reverse=args.reverse)
-    if args.format == "json":
-        told = [found[one.name][1] for one in ranks[: args.limit]]
-        print_json({"schema": 1, "ranks": told, "more": len(ranks) - len(told)})
-        return DONE
     cells = functools.partial(rank_cells, wide=args.wide)
-    return _print(rank_columns(wide=args.wide), [cells(one) for one in ranks[: args.limit]], ranks)
+    return _tell(args, "ranks", ranks, columns=rank_columns(wide=args.wide), cells=cells,
+                 to_json=lambda one: found[one.name][1])  # fmt: skip
 
 
 def run_groups(args: argparse.Namespace) -> int:
@@ -144,11 +142,8 @@ def run_groups(args: argparse.Namespace) -> int:
     both = zip(groups_of(raw), raw, strict=True)
     found = {one.name: (one, told) for one, told in both if wanted.group(one)}
     groups = sorted_groups((one for one, _ in found.values()), args.sort, reverse=args.reverse)
-    if args.format == "json":
-        told = [found[one.name][1] for one in groups[: args.limit]]
-        print_json({"schema": 1, "groups": told, "more": len(groups) - len(told)})
-        return DONE
-    return _print(GROUP_COLUMNS, [group_cells(one) for one in groups[: args.limit]], groups)
+    return _tell(args, "groups", groups, columns=GROUP_COLUMNS, cells=group_cells,
+                 to_json=lambda one: found[one.name][1])  # fmt: skip
 
 
 def run_hosts(args: argparse.Namespace) -> int:
@@ -160,11 +155,8 @@ def run_hosts(args: argparse.Namespace) -> int:
     wanted = wanted_of(args)
     rows = [host_row(record, ranks.get(clean(str(record["host"]), 120), ())) for record in records]
     chosen = sorted_hosts(one for one in rows if wanted.host(one))
-    if args.format == "json":
-        told = [one.to_json() for one in chosen[: args.limit]]
-        print_json({"schema": 1, "hosts": told, "more": len(chosen) - len(told)})
-        return DONE
-    return _print(HOST_COLUMNS, [one.cells() for one in chosen[: args.limit]], chosen)
+    return _tell(args, "hosts", chosen, columns=HOST_COLUMNS, cells=HostRow.cells,
+                 to_json=HostRow.to_json)  # fmt: skip
 
 
 def host_row(record: Mapping[str, Any], ranks: Sequence[Rank]) -> HostRow:
@@ -183,13 +175,21 @@ def host_row(record: Mapping[str, Any], ranks: Sequence[Rank]) -> HostRow:
     )
 
 
-def _print(
+def _tell(
+    args: argparse.Namespace,
+    what: str,
+    chosen: Sequence[T],
+    *,
     columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
-    all_of: Sequence[Rank] | Sequence[Group] | Sequence[HostRow],
+    cells: Callable[[T], Sequence[Cell]],
+    to_json: Callable[[T], Any],
 ) -> int:
+    shown, more = chosen[: args.limit], len(chosen) - len(chosen[: args.limit])
+    if args.format == "json":
+        print_json({"schema": 1, what: [to_json(one) for one in shown], "more": more})
+        return DONE
     out = console()
-    show(out, lines_of(columns, rows, room(out)))
-    if len(all_of) > len(rows):  # not among the rows: who counts lines counts rows
-        sys.stderr.write(f"and {len(all_of) - len(rows):,} more\n")
+    show(out, lines_of(columns, [cells(one) for one in shown], room(out)))
+    if more:  # not among the rows: who counts lines counts rows
+        sys.stderr.write(f"and {more:,} more\n")
     return DONE

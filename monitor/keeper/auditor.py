@@ -18,7 +18,6 @@ from monitor.audit.facts import (
     facts_of_groups,
     facts_to_json,
     return_to,
-    with_return,
 )
 from monitor.audit.logfile import LogFile
 from monitor.config import KeeperConfig
@@ -181,7 +180,7 @@ class Auditor:
         if facts is None and incident.open:
             facts = facts_of(snapshot, incident, self._came_of(snapshot, incident))
         if facts is not None and not facts.back_on and incident.milestones.rejoined_s is not None:
-            facts = with_return(facts, snapshot, incident)
+            facts = return_to(facts, snapshot, incident.groups)
         if facts is not None and facts != known:
             self._keep_facts(incident.id, facts)
 

@@ -129,7 +129,8 @@ class Kubernetes:
         asked = kube_checks.rules(namespaces or {""}, primus=self._options.primus_safe is not None)
 
         def work() -> Sequence[Check]:
-            return kube_checks.checks(self._api, asked, Deadline(timeout_s, self._clockwork))
+            deadline = Deadline(timeout_s, self._clockwork)
+            return tuple(kube_checks.checks(self._api, asked, deadline))
 
         try:
             return aside(work, timeout_s)

@@ -21,14 +21,8 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
     return [*nodes, *status, *pods]
 
 
-def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline) -> Sequence[Check]:
+def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline) -> Iterator[Check]:
     """One SelfSubjectAccessReview a rule."""
-    return tuple(_checks(api, asked, deadline))
-
-
-def _checks(
-    api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline
-) -> Iterator[Check]:
     for rule in asked:
         what = _words(rule)
         try:

@@ -127,7 +127,7 @@ class Slurm:
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Commands, controller, and whether we may."""
-        return slurm_checks.checks(self._run, Deadline(timeout_s, self._clockwork))
+        return tuple(slurm_checks.checks(self._run, Deadline(timeout_s, self._clockwork)))
 
     def close(self) -> None:
         """Nothing is kept open."""

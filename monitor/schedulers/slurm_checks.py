@@ -16,12 +16,8 @@ whether we may."""
 _REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
 
-def checks(run: Run, deadline: Deadline) -> Sequence[Check]:
+def checks(run: Run, deadline: Deadline) -> Iterator[Check]:
     """Each command, the controller, and the permission to drain."""
-    return tuple(_checks(run, deadline))
-
-
-def _checks(run: Run, deadline: Deadline) -> Iterator[Check]:
     for command in ("scontrol", "scancel", "sinfo"):
         yield _try(f"{command} is there", run, [command, "--version"], deadline)
     ping = _try("slurmctld answers", run, ["scontrol", "ping"], deadline)

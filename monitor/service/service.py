@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse_bind
@@ -16,7 +15,6 @@ from monitor.fetch import CaError, Fetcher
 from monitor.keeper import Keeper, Parts
 from monitor.lease import Lease, LeaseTable, Standing, me
 from monitor.metrics import JournalCollector, LeaseCollector, UpkeepCollector, ViewCollector
-from monitor.names import IncidentId
 from monitor.policy.reading import PolicyError
 from monitor.reports.incident_evidence import Stacks
 from monitor.schedulers.kube_api import KubeUnusableError
@@ -162,8 +160,8 @@ class Service:
             loopback=is_loopback(parse_bind(self._options.bind)[0]),
             open_reads=self._options.open_reads,
             journal=self._options.journal,
-            bundle=_no_bundle if parts.evidence is None else parts.evidence.path,
-            stacks=_no_stacks if parts.evidence is None else parts.evidence.stacks.get,
+            bundle=(lambda _: None) if parts.evidence is None else parts.evidence.path,
+            stacks=(lambda _: Stacks()) if parts.evidence is None else parts.evidence.stacks.get,
             rules=self.rules,
             pause=parts.pause,
         )
@@ -179,11 +177,3 @@ def _say(found: int, remembered: Remembered) -> None:
             sum(incident.open for incident in remembered.incidents),
             len(remembered.quarantine),
         )
-
-
-def _no_stacks(_: IncidentId) -> Stacks:
-    return Stacks()
-
-
-def _no_bundle(_: IncidentId) -> Path | None:
-    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -222,13 +222,8 @@ def eviction_from_json(body: Mapping[str, Any]) -> EvictionProgress:
     )
 
 
-def entry_to_row(entry: QuarantineEntry) -> dict[str, Any]:
-    """An entry in plain JSON types, for the store."""
-    return asdict(entry)
-
-
 def entry_from_row(body: Mapping[str, Any]) -> QuarantineEntry:
-    """Inverse of `entry_to_row`; unknown keys are ignored.
+    """From its fields as JSON; unknown keys are ignored.
 
     Raises:
         ValueError, KeyError, TypeError: it is none.
@@ -237,13 +232,8 @@ def entry_from_row(body: Mapping[str, Any]) -> QuarantineEntry:
     return QuarantineEntry(**{**known, "scope": Scope(body["scope"])})
 
 
-def event_to_row(event: QuarantineEvent) -> dict[str, Any]:
-    """An event in plain JSON types, for the store."""
-    return asdict(event)
-
-
 def event_from_row(body: Mapping[str, Any]) -> QuarantineEvent:
-    """Inverse of `event_to_row`; unknown keys are ignored.
+    """From its fields as JSON; unknown keys are ignored.
 
     Raises:
         ValueError, KeyError, TypeError: it is none.

@@ -18,6 +18,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,8 +36,6 @@ from monitor.store.rows import (
     QuarantineEvent,
     Remembered,
     Scope,
-    entry_to_row,
-    event_to_row,
     eviction_to_json,
 )
 
@@ -197,7 +196,7 @@ class Store:
     def save_quarantine(self, entry: QuarantineEntry) -> None:
         """Remember a quarantined host or group."""
         key = {"scope": str(entry.scope), "name": entry.name}
-        self._put("quarantine_entries", key, {"body": json.dumps(entry_to_row(entry))})
+        self._put("quarantine_entries", key, {"body": json.dumps(asdict(entry))})
 
     def drop_quarantine(self, scope: Scope, name: str) -> None:
         """Forget a quarantined host or group."""
@@ -205,7 +204,7 @@ class Store:
 
     def save_quarantine_event(self, event: QuarantineEvent) -> None:
         """Remember what happened to a host or a group."""
-        row = {"at_s": event.at_s, "body": json.dumps(event_to_row(event))}
+        row = {"at_s": event.at_s, "body": json.dumps(asdict(event))}
         self._put("quarantine_events", {"id": event.id}, row)
 
     def drop_quarantine_event(self, event: QuarantineEvent) -> None:

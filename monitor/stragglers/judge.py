@@ -39,7 +39,7 @@ def judge(table: Table, progress: Callable[[str], None] | None = None) -> Report
     for place, crew in enumerate(done.crews):
         known = Witnesses() if raw is None else Witnesses(raw.crews[place], _elsewhere(done, place))
         mine = suspects(crew, known, step_s, tests)
-        verdicts += _slow(table, crew, [one for one in mine if one.sure])
+        verdicts += [wording.slow_rank(table, crew, one) for one in mine if one.sure]
         tied = [one for one in mine if not one.sure and one.ratio >= ODD_RATIO]
         verdicts += _unsure(table, crew, tied)
     told = _explained(table, verdicts)
@@ -71,11 +71,6 @@ def _elsewhere(done: Work, place: int) -> Floats | None:
     others = [crew.pace * crew.seconds for at, crew in enumerate(done.crews) if at != place]
     ranks = np.concatenate(others, axis=1) if others else np.empty((0, 0))
     return cohort.middle(ranks)[:, 0] if ranks.shape[1] >= _LEAST_ELSEWHERE else None
-
-
-def _slow(table: Table, crew: Crew, found: list[Suspect]) -> Iterator[Verdict]:
-    for one in found:
-        yield wording.slow_rank(table, crew, one)
 
 
 def _unsure(table: Table, crew: Crew, found: list[Suspect]) -> Iterator[Verdict]:
