@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from trainer.arguments import OneLineParser
+from typing import NoReturn
 
 _DESCRIPTION = """\
 One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
@@ -36,6 +35,14 @@ environment:
 
 exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by SIGTERM.
 """
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the whole usage is a `--help` away."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 @dataclass(frozen=True, slots=True)

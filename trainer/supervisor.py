@@ -7,7 +7,7 @@ would be: the ranks run on this machine in any case, and carry the name in LIGHT
 
 A launch is over when torchrun is gone and none of its ranks is left (see `launch`).
 
-Standard library and requests; no torch.
+Standard library; no torch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,30 @@ from pathlib import Path
 from typing import Final
 
 from trainer import options as trainer_options
-from trainer.admission import Admission, Admitted, Away, Refused, admit_all, ask_monitor
-from trainer.arguments import OneLineParser
 from trainer.faults import ENVIRONMENT, FaultError, parse_specs
 from trainer.launch import Launch, Launcher, TorchrunLauncher
+from trainer.options import OneLineParser
 from trainer.status import StatusFile
+from worker_server.admission import Admission, Admitted, Away, Refused, ask, monitors_of
 
 _POLL_S: Final = 0.2
 _QUICK_S: Final = 10.0
 """A launch that left sooner than this doubles the back-off."""
 _BACKOFF_LIMIT_S: Final = 30.0
+_ASK_S: Final = 5.0
+"""For all monitors together."""
+
+
+def asker(monitors: str, group: str) -> Callable[[str], Admission]:
+    """Asks the monitors, `URL` or `URL,URL`, about a host; all are admitted where there is none.
+
+    Raises:
+        ValueError: one is no address.
+    """
+    urls = list(monitors_of(monitors))
+    if not urls:
+        return lambda _: Admitted("no monitor configured")
+    return lambda host: ask(urls, host, group, _ASK_S)
 
 
 class Supervisor:
@@ -194,9 +208,10 @@ def _check(top: argparse.ArgumentParser, args: argparse.Namespace) -> list[str]:
         top.error(f"--nproc {args.nproc} is below 1")
     if args.backoff_s < 0 or args.grace_s <= 0:
         top.error("--backoff and --grace are seconds, not below 0")
-    for one in args.monitor.split(",") if args.monitor else ():
-        if not one.strip().startswith(("http://", "https://")):
-            top.error(f"--monitor {one!r} is not an http:// URL")
+    try:
+        monitors_of(args.monitor or "")
+    except ValueError as error:
+        top.error(f"--monitor: {error}")
     if "TORCHFT_LIGHTHOUSE" not in os.environ:
         top.error("TORCHFT_LIGHTHOUSE=http://host:port is not set")
     options = trainer_options.parse(args.arguments)
@@ -241,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         launcher=TorchrunLauncher(
             args.group, args.nproc, args.arguments, args.monitor, args.log_dir, args.grace_s
         ),
-        admission=ask_monitor(args.monitor, args.group) if args.monitor else admit_all,
+        admission=asker(args.monitor or "", args.group),
         emit=emit,
         wait=wait,
         backoff_s=args.backoff_s,

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from worker_server.admission import (
@@ -254,7 +255,8 @@ def main(words: Sequence[str]) -> int:
     if told.monitors:
         if told.host.startswith(POD):
             _say(f"the node of {told.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
-        keeper = Gatekeeper(told, lambda: ask(told.monitors, told.host, told.group, _ASK_S), _say)
+        question = partial(ask, list(told.monitors), told.host, told.group, _ASK_S)
+        keeper = Gatekeeper(told, question, _say)
         if not keeper.admitted():
             return REFUSED_STATUS
     else:

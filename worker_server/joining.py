@@ -53,7 +53,7 @@ def _refused(environ: Mapping[str, str]) -> Refused | None:
     monitors = monitors_of(environ.get("LIGHTKEEPER_MONITOR", ""))
     if not monitors:
         return None
-    answer = ask(monitors, host_of(environ), group_of(environ), WAIT_S)
+    answer = ask(list(monitors), host_of(environ), group_of(environ), WAIT_S)
     return answer if isinstance(answer, Refused) else None
 
 

@@ -26,10 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from trainer.admission import admit_all, ask_monitor
 from trainer.launch import MARK, marked
 from trainer.status import StatusFile
-from trainer.supervisor import Supervisor
+from trainer.supervisor import Supervisor, asker
 
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
@@ -284,7 +283,7 @@ class Group:
         Supervisor(
             self.hosts,
             launcher=launcher,
-            admission=ask_monitor(self.monitor, self.name) if self.asks else admit_all,
+            admission=asker(self.monitor if self.asks else "", self.name),
             emit=record.write,
             wait=wait,
             backoff_s=RESTART_S,

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from trainer import launch
-from trainer.admission import Admitted, Away, Refused
 from trainer.supervisor import Supervisor, main
+from worker_server.admission import Admitted, Away, Refused
 
 
 class World:
@@ -202,8 +202,8 @@ def test_ranks_know_their_group_and_host_and_carry_the_mark(monkeypatch):
     [
         pytest.param(["--hosts", ","], "--hosts names no host", id="no-host"),
         pytest.param(["--hosts", "a", "--nproc", "0"], "--nproc 0 is below 1", id="no-ranks"),
-        pytest.param(["--hosts", "a", "--monitor", "m"], "--monitor 'm' is not an http:// URL",
-                     id="monitor"),
+        pytest.param(["--hosts", "a", "--monitor", "m"], "--monitor: 'm' is no monitor's address, "
+                     "expected http://HOST:PORT[,URL]", id="monitor"),
         pytest.param(["--hosts", "a", "--", "--stepz", "3"], "unrecognized arguments: --stepz",
                      id="train-arguments"),
     ],

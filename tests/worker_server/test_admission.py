@@ -69,6 +69,14 @@ def test_the_first_monitor_that_answers_counts(monitor):
     assert (len(broken.asked), len(one.asked), len(two.asked)) == (1, 1, 0)
 
 
+def test_the_monitor_that_answered_is_asked_first_the_next_time(monitor):
+    broken, one = monitor("?"), monitor(REFUSAL)
+    monitors = [broken.url, one.url]
+    for _ in range(2):
+        assert ask(monitors, "node1", None, 5.0) == Refused(REFUSAL["reason"])
+    assert (len(broken.asked), len(one.asked)) == (1, 2)
+
+
 def test_when_all_are_away_each_is_named(monitor):
     dead, broken = gone(), monitor("{}")
     said = ask([dead, broken.url], "node1", None, 5.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainer.arguments import OneLineParser
+from trainer.options import OneLineParser
 
 FAULTS: Final = {
     "hang": "a rank sleeps outside any collective, for ever",
