@@ -54,6 +54,12 @@ class Answer:
     retry_after_s: float | None = None
     """What the server asked for, where it did so in seconds."""
 
+    @property
+    def summary(self) -> str:
+        """In one short line."""
+        text = " ".join(self.body.decode("utf-8", "replace").split())
+        return f"answered {self.status}: {text[:160]}" if text else f"answered {self.status}"
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

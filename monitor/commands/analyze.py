@@ -20,10 +20,10 @@ from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
 from monitor.commands.offline import (
     add_format,
     check_writable,
+    judging,
     reading_bar,
     show,
     shown,
-    status_of,
     write,
 )
 from monitor.dumps.bundle import bundle_in
@@ -96,12 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@judging
 def run(args: argparse.Namespace) -> int:
     """Load, analyse, report; 1 if there is a fault."""
-    return status_of(lambda: _run(args))
-
-
-def _run(args: argparse.Namespace) -> int:
     members = None if args.members is None else read_members(args.members)
     if args.html is not None:
         check_writable(args.html)  # not only after a long load

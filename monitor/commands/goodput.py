@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from monitor.commands.errors import DONE, USAGE, CommandError
 from monitor.commands.goodput_options import add_arguments, groups_of, job_of, setup_of
-from monitor.commands.offline import show, status_of
+from monitor.commands.offline import judging, show
 from monitor.goodput.cases import ft_hsdp, ways
 from monitor.goodput.compare import Outcome, compare, sizes
 from monitor.goodput.scenario import ScenarioError
@@ -46,12 +46,9 @@ exit status:
 """
 
 
+@judging
 def run(args: argparse.Namespace) -> int:
     """Reckon, simulate, print."""
-    return status_of(lambda: _run(args))
-
-
-def _run(args: argparse.Namespace) -> int:
     if args.case and args.sweep:
         raise CommandError("--case and --sweep are two questions: ask for one", USAGE)
     if args.sweep and (args.mtbf is not None or args.ranks is not None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -36,22 +37,23 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def status_of(judge: Callable[[], int]) -> int:
-    """The exit status that a command has found, or that of the way in which it ended.
+def judging(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A command whose exit status says what it found, or how it ended; it raises CommandError."""
 
-    Raises:
-        CommandError: as the command does.
-    """
-    try:
-        return judge()
-    except (CommandError, BrokenPipeError):
-        raise
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
-        traceback.print_exc()
-        sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
-        return BROKEN
+    @functools.wraps(command)
+    def run(args: argparse.Namespace) -> int:
+        try:
+            return command(args)
+        except (CommandError, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "fault found"
+            traceback.print_exc()
+            sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
+            return BROKEN
+
+    return run
 
 
 def show(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 
 from monitor.commands import replay_options as options
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
+from monitor.commands.offline import add_format, judging
 from monitor.commands.replay_text import Report, print_report, print_tick, report_to_json
 from monitor.commands.tables import console, moment, print_json
 from monitor.config import ConfigError
@@ -24,10 +23,6 @@ from monitor.journal.entries import JournalError
 from monitor.journal.lines import End
 from monitor.journal.reader import Closed, Opened, events, found, read_head
 from monitor.journal.replay import Replay, Replayed, pipeline_of
-
-BROKEN: Final = 70
-"""A fault of ours (sysexits.h: EX_SOFTWARE)."""
-INTERRUPTED: Final = 130
 
 EXAMPLES = """\
 what to give it:
@@ -52,12 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="FILE", help="journal files, or folders of them"
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="text for people (default), json for programs",
-    )
+    add_format(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -82,20 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@judging
 def run(args: argparse.Namespace) -> int:
     """Replay and report."""
     try:
         return _run(args)
     except (JournalError, ConfigError) as exc:
         raise CommandError(str(exc), USAGE) from exc
-    except (CommandError, BrokenPipeError):
-        raise
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception:  # noqa: BLE001 - Python's own status for a crash is 1: "not as live"
-        traceback.print_exc()
-        sys.stderr.write("lightkeeper: a fault of lightkeeper itself, please report it\n")
-        return BROKEN
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from monitor.commands.errors import DONE, FAILED, USAGE, CommandError
-from monitor.commands.offline import add_format, reading_bar, show, shown, status_of
+from monitor.commands.offline import add_format, judging, reading_bar, show, shown
 from monitor.reports.stragglers import body, print_report
 from monitor.reports.wording import clean
 from monitor.stragglers.judge import judge
@@ -58,12 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
 
 
+@judging
 def run(args: argparse.Namespace) -> int:
     """Load, judge, report; 1 if there is a fault."""
-    return status_of(lambda: _within_memory(args))
-
-
-def _within_memory(args: argparse.Namespace) -> int:
     try:
         return _run(args)
     except MemoryError as exc:

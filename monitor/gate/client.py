@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from monitor.fetch import Answer, Fetcher, FetchError, Question
+from monitor.fetch import Fetcher, FetchError, Question
 from monitor.gate.denial import Denial, DenialError, denials_json, parse_denials
 from monitor.gate.view import GateAway, GateError, GateView, parse_view
 
@@ -40,7 +40,7 @@ class Gate:
         try:
             answer = await self._fetcher.fetch(question)
             if answer.status != 200:
-                return GateAway(f"GET /v1/gate {_said(answer)}")
+                return GateAway(f"GET /v1/gate {answer.summary}")
             return parse_view(json.loads(answer.body))
         except FetchError as exc:
             return GateAway(str(exc))
@@ -59,7 +59,7 @@ class Gate:
         try:
             answer = await self._fetcher.fetch(question)
             if answer.status != 200:
-                return f"PUT /v1/gate/denied {_said(answer)}"
+                return f"PUT /v1/gate/denied {answer.summary}"
             return _difference(denials, parse_denials(json.loads(answer.body)))
         except FetchError as exc:
             return str(exc)
@@ -74,8 +74,3 @@ def _difference(asked: Sequence[Denial], in_force: Sequence[Denial]) -> str | No
         return None
     first: Any = (missing or more)[0]
     return f"the gate has another list in force, it differs in {first.scope} {first.name}"
-
-
-def _said(answer: Answer) -> str:
-    text = " ".join(answer.body.decode("utf-8", "replace").split())
-    return f"answered {answer.status}: {text[:160]}" if text else f"answered {answer.status}"

@@ -8,7 +8,7 @@ member of the job and the other a heartbeating replica for which every quorum wa
 tells what the page does not.
 """
 
-from monitor.lighthouse.driver import ANSWER_MAX_BYTES, PAGE_MAX_BYTES, Lighthouse, describe
+from monitor.lighthouse.driver import ANSWER_MAX_BYTES, PAGE_MAX_BYTES, Lighthouse
 from monitor.lighthouse.export import lighthouse_json
 from monitor.lighthouse.page import PageError, parse_status
 
@@ -17,7 +17,6 @@ __all__ = [
     "PAGE_MAX_BYTES",
     "Lighthouse",
     "PageError",
-    "describe",
     "lighthouse_json",
     "parse_status",
 ]

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Final
 from urllib.parse import quote
 
-from monitor.fetch import Answer, Fetcher, FetchError, Question
+from monitor.fetch import Fetcher, FetchError, Question
 from monitor.lighthouse.page import PageError, parse_status
 from monitor.names import ReplicaId
 from monitor.snapshot import LighthouseAway, LighthouseView
@@ -64,10 +64,4 @@ class Lighthouse:
             )
         except FetchError as exc:
             return str(exc)
-        return describe(answer)
-
-
-def describe(answer: Answer) -> str:
-    """An answer in one short line."""
-    text = " ".join(answer.body.decode("utf-8", "replace").split())
-    return f"answered {answer.status}: {text[:160]}" if text else f"answered {answer.status}"
+        return answer.summary

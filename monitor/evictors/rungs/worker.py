@@ -13,7 +13,7 @@ from monitor.evictors.look import Life, Look
 from monitor.evictors.order import Accused, Order, Patience
 from monitor.evictors.rungs.lighthouse import LAST_WORD_S
 from monitor.fetch import Fetcher, FetchError, Question
-from monitor.lighthouse import ANSWER_MAX_BYTES, describe
+from monitor.lighthouse import ANSWER_MAX_BYTES
 from monitor.names import RankName
 from monitor.snapshot import Rung, RungOutcome, RungResult
 from monitor.targets import Registry, Standing
@@ -101,7 +101,7 @@ class WorkerEvict:
             said = json.loads(answer.body)
             if answer.status == 200 and isinstance(said, dict) and said.get("gone") is True:
                 self.said_gone.add(one.rank)
-        return describe(answer)
+        return answer.summary
 
     def _gather(self) -> None:
         for rank in [rank for rank, ask in self._asks.items() if ask.done()]:
