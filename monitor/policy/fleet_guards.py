@@ -13,6 +13,7 @@ from monitor.policy.case import Case, Objection, hosts_of
 from monitor.policy.facts import PastEviction
 from monitor.policy.rules import Action
 from monitor.policy.windows import moment
+from monitor.snapshot import NO_LIGHTHOUSE
 
 HOUR_S: Final = 3600.0
 
@@ -35,6 +36,12 @@ def lighthouse_away(case: Case) -> Objection | None:
     told = case.fleet.without_lighthouse.get(case.incident.id, "")
     if told is None:
         return None
+    if why == NO_LIGHTHOUSE:
+        return Objection(
+            "this job has no Lighthouse, so no other group would go on without it",
+            "Stop the job, or the rank, by its scheduler. With TorchFT, tell the monitor of the "
+            "Lighthouse: --lighthouse URL.",
+        )
     return Objection(
         f"cannot see the quorum: {why}" + (f"; {told}" if told else ""),
         "Start the Lighthouse again: it goes on by itself once it answers.",
