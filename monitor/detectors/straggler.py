@@ -38,8 +38,8 @@ _CROWDED = 0.5
 _SMALL_S = 40.0
 """A cohort under 4 without phases is looked at for so long at least: on cores that all share, one
 of two ranks may get less of them for 25 s (seen at a load of 40 on 2 cores)."""
-_SMALL_PERSISTENT_S = 120.0
-"""So long a rank of such a cohort is slow that was never seen to be well."""
+_PAIR_PERSISTENT_S, _SMALL_PERSISTENT_S = 120.0, 60.0
+"""So long a rank of such a cohort is slow that was never seen to be well: one of two, of three."""
 _PAST = 0.9
 """Its slow windows must exceed this share of its own past."""
 _MOSTLY_INSIDE = 0.5
@@ -61,11 +61,12 @@ class _Rule:
     slow: int
     persistent: int
 
-    def lasting(self, windows: Sequence[Window]) -> _Rule:
+    def lasting(self, windows: Sequence[Window], members: int) -> _Rule:
         """The same over so many windows that they fill `_SMALL_S`."""
+        persistent_s = _PAIR_PERSISTENT_S if members < 3 else _SMALL_PERSISTENT_S
         now_s = windows[-1].end_s
         span = sum(now_s - window.start_s < _SMALL_S for window in windows) + 1
-        long = sum(now_s - window.start_s < _SMALL_PERSISTENT_S for window in windows) + 1
+        long = sum(now_s - window.start_s < persistent_s for window in windows) + 1
         if span <= self.windows:
             return self
         slow = -(-span * self.slow // self.windows)
@@ -214,7 +215,7 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
 def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
     last = _pace(windows[-1], track)
     if last is not None and last.calls is not None and last.cohort < cohort.SMALL:
-        rule = rule.lasting(windows)
+        rule = rule.lasting(windows, last.cohort)
     present = [p for window in windows[-rule.windows :] if (p := _pace(window, track)) is not None]
     if len(present) < rule.windows or not _slow(history, present[-1], rule):
         return None
