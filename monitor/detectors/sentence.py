@@ -62,13 +62,14 @@ def hangs(
         held = standing[track.rank] if standing[track.rank] in _HELD else Standing.ALONE
         if held is Standing.FROZEN and track.state == "D":
             held = Standing.SILENT  # no Python runs either, and it is not the GIL
-        places.setdefault((held, _place(track)), []).append(track.rank)
+        places.setdefault((held, _place(track, held in _HELD)), []).append(track.rank)
     said = [
         f"{named(ranks)} {plural(ranks, *_HELD.get(held, _verb(history.tracks[ranks[0]])))}{place}"
         for (held, place), ranks in places.items()
     ]
     usual_s = max(history.learned_step_s(track) for track in roots)
     usual = f" (a step takes {seconds(usual_s)})" if usual_s > 0 else ""
+    said[:-1] = [one.rstrip(",") for one in said[:-1]]
     return f"{', and '.join(said)} for {seconds(for_s)}{usual}"
 
 
@@ -120,12 +121,18 @@ def _sentence_of(ending: Ending | None, known: str) -> str:
     return ending.sentence.removeprefix(f"Killed by {known}").rstrip(".")
 
 
-def does(track: RankTrack) -> str:
-    """What one does who is not seen waiting: `is in evaluate (train.py:80), evaluating`."""
-    if track.fresh is None:
-        return "cannot be seen"
-    place = _place(track, alone=True).rstrip(",")
-    return f"is{place}" if place else "moves"
+def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
+    """Of those who are not seen waiting: `rg_1.0 is in evaluate (train.py:80), evaluating`."""
+    places: dict[str, list[RankName]] = {}
+    for track in tracks:
+        place = "?" if track.fresh is None else _place(track, lasts=True).rstrip(",")
+        places.setdefault(place, []).append(track.rank)
+    return [
+        f"{listed(ranks)} cannot be seen"
+        if place == "?"
+        else f"{listed(ranks)} {plural(ranks, 'is', 'are')}{place or ' moving'}"
+        for place, ranks in places.items()
+    ]
 
 
 def _verb(track: RankTrack) -> tuple[str, str]:
@@ -136,11 +143,11 @@ def _verb(track: RankTrack) -> tuple[str, str]:
     return _HANGS
 
 
-def _place(track: RankTrack, *, alone: bool = False) -> str:
+def _place(track: RankTrack, held: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None:
-        told = seen.doing in _DOING and (alone or seen.doing not in LASTS)
+        told = not held and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
         doing = f", {_DOING[seen.doing]}," if told else ""
         return f" in {seen.frame}{doing}"
     if track.phased:

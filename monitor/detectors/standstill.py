@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from monitor.detectors.deadlock import usual_inside_s
 from monitor.detectors.patience import allowance
-from monitor.detectors.sentence import does, waits_in
+from monitor.detectors.sentence import waits_in, what_they_do
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph
 from monitor.detectors.wording import listed, plural, seconds
@@ -51,9 +51,10 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         return ()
     ranks = tuple(track.rank for track in waiting)
     told = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
-    told = (told if waiting else []) + [f"{track.rank} {does(track)}" for track in others[:_SHOWN]]
-    if len(others) > _SHOWN:
-        told.append(f"and {len(others) - _SHOWN} more")
+    does = what_they_do(others)
+    told = (told if waiting else []) + does[:_SHOWN]
+    if len(does) > _SHOWN:
+        told.append("and others elsewhere")
     since_s = history.now_s - max(track.stall_s for track in standing)
     fell = sorted(g for g, at_s in history.fallen_s.items() if at_s > since_s - _AROUND_S)
     doubt = "; ".join(told if others or fell else [*told, "nobody is missing"])

@@ -239,7 +239,8 @@ def test_all_of_them_blocked_on_a_file_server_that_is_away_is_told_and_nobody_ac
     assert not drive.evicts
     told = drive.incident("deadlock").verdict.reason
     assert "the job stands for" in told
-    assert "rg_1.0 is in read_shard (train.py:12), blocked on a file, a pipe or a socket" in told
+    where = "are in read_shard (train.py:12), blocked on a file, a pipe or a socket"
+    assert f"rg_0.0, rg_1.0 and rg_2.0 {where}" in told
 
 
 def test_a_rank_that_hangs_in_its_first_steps_after_a_restart_is_named_before_the_others_end() -> (
