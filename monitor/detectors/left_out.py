@@ -6,7 +6,8 @@ others still in the vote, means that the first has left the vote out. In the sam
 collective out that ranks of other groups stand in and that it never entered, by the heads of their
 common process group: mostly by a branch on the data, a `continue` or a swallowed exception. Where
 those that went on are the majority, the others make one call too many; where both are as many, it
-cannot be told. After a death or an error ranks go on by rights: then nobody is looked at.
+cannot be told. After a death ranks go on by rights: then nobody is looked at; after an
+error of its own a rank does too: that is told, in doubt.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM
 
 _MAY_WAIT = (Standing.WAITING, Standing.HELD, Standing.UNKNOWN)
 """Torch's DDP waits in C++, where no stack may tell it from work."""
+
+
+_AROUND_S = 5.0
+"""A vote that was lost is counted so much sooner or later than the stall that follows."""
 
 
 def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -82,11 +87,15 @@ def _judge(
         f"{listed(late)} in the {what} of this one, for {seconds(still_s)}: "
     )
     vote = what == "commit vote"
+    began_s = history.now_s - max(track.stall_s for track in ahead)
+    failed = any(t.failed and t.failed[-1][0] > began_s - _AROUND_S for t in ahead)
     tie = len(early) == len(late) and not vote
     first = len(early) <= len(late)
     culprits = (*early, *late) if tie else early if first else late
     if tie:
         reason += f"one left it out, or the other makes one {what} too many"
+    elif failed:
+        reason += f"{listed(early)} went on after an error"
     elif first:
         reason += f"{listed(early)} left it out, as after a branch, a `continue` or a swallowed "
         reason += "exception"
@@ -98,7 +107,7 @@ def _judge(
             culprits=tuple(sorted(some)),
             groups=groups_of(some),
             reason=reason,
-            confidence=Confidence.UNSURE if tie else Confidence.LIKELY,
+            confidence=Confidence.UNSURE if tie or failed else Confidence.LIKELY,
             since_s=history.now_s - still_s,
             victims=tuple(sorted({*early, *late, *graph.victims(some)} - set(some))),
             evidence={"source": "TorchFT's own calls and heads of its process group"},

@@ -106,6 +106,17 @@ def test_of_two_groups_it_cannot_be_told_who_left_one_out():
     assert drive.incident("mismatch").culprits == ("rg_0.0", "rg_1.0")
 
 
+def test_who_goes_on_after_an_error_of_its_own_is_told_in_doubt():
+    def fails(fleet: SimFleet) -> None:
+        fleet.rank("rg_1.0").failures += 1
+
+    script = at(20, leaves_out("rg_1.0")), at(21, fails)
+    drive = Drive(field(3, 1, *script, launched=True)).run(60)
+    assert not accused(drive)
+    assert not drive.evicts
+    assert "rg_1.0 went on after an error" in drive.incident("mismatch").verdict.reason
+
+
 def test_after_a_death_ranks_go_on_by_rights():
     """rg_0.0 has seen the death in its all-reduce; rg_1.0, which is no neighbour, still waits."""
     script = at(20, ended_by("rg_2.0", "SIGKILL")), at(20, leaves_out("rg_0.0"))
