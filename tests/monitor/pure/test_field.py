@@ -108,7 +108,8 @@ def test_of_two_groups_it_cannot_be_told_who_left_one_out():
 
 def test_who_goes_on_after_an_error_of_its_own_is_told_in_doubt():
     def fails(fleet: SimFleet) -> None:
-        fleet.rank("rg_1.0").failures += 1
+        one = fleet.rank("rg_1.0")
+        one.failures, one.attempt = one.failures + 1, one.attempt + 1
 
     script = at(20, leaves_out("rg_1.0")), at(21, fails)
     drive = Drive(field(3, 1, *script, launched=True)).run(60)
