@@ -71,9 +71,11 @@ class Activity:
         waits = [waited_s / span_s for _, waited_s in used]
         told = before.bytes is not None and now.bytes is not None
         return Rates(
-            cores=max(0.0, sum(ran_s for ran_s, _ in used) / span_s),
-            starved=min(1.0, max(0.0, *waits)) if waits else 0.0,
-            bytes_s=max(0.0, ((now.bytes or 0) - (before.bytes or 0)) / span_s) if told else None,
+            cores=round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
+            starved=round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
+            bytes_s=round(max(0.0, ((now.bytes or 0) - (before.bytes or 0)) / span_s), 0)
+            if told
+            else None,
         )
 
 
