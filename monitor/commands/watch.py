@@ -116,6 +116,8 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> Look[T]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+    if ends and ends[0] != signal.SIGINT:  # and the exception was swallowed
+        raise SystemExit(128 + ends[0])
     return look
 
 
