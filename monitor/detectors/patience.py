@@ -68,12 +68,13 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     if track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE):
         return None
     config, witness = history.config, track.witness
+    lasting = _lasting(track)
+    if lasting is not None:
+        floor_s = config.lasting_floor_s
+        return Allowance(floor_s, f"{floor_s:g} s to {lasting}, by its stacks")
     if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
         floor_s = config.undeclared_floor_s
         return Allowance(floor_s, f"{floor_s:g} s where no phase is declared")
-    if witness.doing in LASTS:
-        floor_s = config.lasting_floor_s
-        return Allowance(floor_s, f"{floor_s:g} s to {witness.doing}, by its stacks")
     if witness.doing in _FETCHES and _active(track):
         floor_s = config.undeclared_floor_s
         return Allowance(floor_s, f"{floor_s:g} s while a child or it is at work")
@@ -86,7 +87,15 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
 
 def works(track: RankTrack) -> bool:
     """Whether stacks show it in work that is known to last, and the kernel that it is at work."""
-    return track.witness is not None and track.witness.doing in LASTS and _active(track)
+    return _lasting(track) is not None and _active(track)
+
+
+def _lasting(track: RankTrack) -> Doing | None:
+    """The work that is known to last in which its last stack stood: it goes from line to line, so
+    two that agree are not asked for.
+    """
+    seen = None if track.fresh is None else track.fresh.witness
+    return seen.doing if seen is not None and seen.doing in LASTS else None
 
 
 def _active(track: RankTrack) -> bool:

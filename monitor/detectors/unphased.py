@@ -77,7 +77,9 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
     said = opinion(history, group) if read else None
     names = tuple(track.rank for track in roots)
     told = None if said is None else _told(said, names)
-    if told is not None:
+    young = still_s < history.config.long_phase_budget_s
+    at_work = tuple(track.rank for track in roots if young and works(track))
+    if told is not None and not (told[0].kind in MISSING and set(told[1]) <= set(at_work)):
         finding, culprits = told
         kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
         return _verdict(
@@ -86,14 +88,10 @@ def _judge(  # noqa: PLR0911 - one source of evidence after another
         )  # fmt: skip
     if said is not None and _names_another(said, names):
         return None  # it is given its time still, and these may wait for it
-    at_work = [track for track in roots if works(track)]
-    if at_work and still_s < history.config.long_phase_budget_s:
-        names = tuple(track.rank for track in at_work)
-        spare = (
-            f"the kernel sees {listed(names)} at work there, which may take "
-            f"{seconds(history.config.long_phase_budget_s)}"
-        )
-        return _verdict(history, graph, roots, names, confidence=Confidence.UNSURE, spare=spare)
+    if at_work:
+        budget = seconds(history.config.long_phase_budget_s)
+        spare = f"the kernel sees {listed(at_work)} at work there, which may take {budget}"
+        return _verdict(history, graph, roots, at_work, confidence=Confidence.UNSURE, spare=spare)
     seen = tuple(track.rank for track in roots if _stands(track))
     if seen:
         return _verdict(history, graph, roots, seen, confidence=Confidence.LIKELY)

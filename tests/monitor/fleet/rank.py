@@ -72,6 +72,8 @@ class SimRank:
     waits_in: str | None = None
     """Which call of TorchFT's it waits in, whatever its place."""
     cores: float | None = None
+    moves: bool = False
+    """Whether its main thread goes from line to line: no two stacks agree."""
     tracer: Tracer | None = None
     ending: Ending | None = None
     state: str = "S"

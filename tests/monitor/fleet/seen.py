@@ -142,7 +142,7 @@ class Seen(Quorum):
         frame, doing = rank.place_of_code
         if rank.place == "cross":
             frame, doing = Frame("train", "train.py", 40), Doing.COLLECTIVE
-        samples = 1 + int((still_s - 5) // 2)
+        samples = 1 if rank.moves else 1 + int((still_s - 5) // 2)
         return Witness(frame, doing, samples, 2.0 * (samples - 1), 0.1)
 
     def _step(self, rank: SimRank, now_s: float) -> StepState | None:

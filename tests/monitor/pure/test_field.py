@@ -178,10 +178,11 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
     assert accused(drive) == {"rg_1.0"}
 
 
+@pytest.mark.parametrize("moves", [False, True])
 @pytest.mark.parametrize("doing", [Doing.EVALUATE, Doing.SAVE, Doing.COMPILE])
-def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing) -> None:
+def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, moves) -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, doing)))
-    fleet.rank("rg_1.0").cores = 0.9
+    fleet.rank("rg_1.0").cores, fleet.rank("rg_1.0").moves = 0.9, moves
     drive = Drive(fleet).run(500)
     assert not drive.evicts
     assert not accused(drive)
