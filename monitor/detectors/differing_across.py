@@ -17,14 +17,14 @@ from monitor.detectors.wording import groups_of
 from monitor.history import History, RankTrack
 from monitor.names import RankName
 
-_KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 _MOST = 64
 """Ranks of a lane whose records are asked for."""
 
 
 def differing_across(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict for each rank that died so."""
-    judged = (_judge(history, track) for track in _torn(history))
+    """At most one verdict for each lane: its records are read once, however many died of them."""
+    last = {track.identity.group_rank: track for track in _torn(history)}
+    judged = (_judge(history, track) for track in last.values())
     return tuple(verdict for verdict in judged if verdict is not None)
 
 
@@ -61,7 +61,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
     here = {track.rank for track in tracks}
     for one in said.findings:
         culprits = said.names(one.culprits)
-        if one.kind in _KINDS and sure(one) and set(culprits) <= here:
+        if one.kind is Fault.MISMATCH and sure(one) and set(culprits) <= here:
             return Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
