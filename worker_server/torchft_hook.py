@@ -104,6 +104,7 @@ def _patch_manager(module: Any) -> None:
         "start_quorum": _reported_start,
         "wait_quorum": _awaited_quorum,
         "should_commit": _reported_commit,
+        "_async_quorum": _timed_quorum,
     }
     unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
     if unknown:
@@ -112,7 +113,6 @@ def _patch_manager(module: Any) -> None:
             "steps and waits are not seen there",
             stacklevel=6,
         )
-    wrap(manager, "_async_quorum", _timed_quorum)
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
     wrap(manager, "report_error", _seen_error)
@@ -208,7 +208,7 @@ def _speaks(manager: object) -> bool:
 def _timed_quorum(original: Callable[..., Any]) -> Callable[..., Any]:
     def _async_quorum(self: Any, *args: Any, **kwargs: Any) -> Any:
         scene.background = True
-        torchft_times.quorum_begins(self)
+        torchft_times.quorum_begins(self, told=_speaks(self))
         try:
             result = original(self, *args, **kwargs)
             torchft_times.quorum_is_there()

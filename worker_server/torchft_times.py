@@ -38,8 +38,8 @@ _transports: set[type] = set()
 class _Clock(threading.local):
     """What is being timed in this thread."""
 
-    asking: tuple[object, float] | None = None
-    """A Manager that asks for a quorum, and since when."""
+    asking: tuple[object, float, bool] | None = None
+    """A Manager that asks for a quorum, since when, and whether the waits told are its own."""
     inside = False
 
 
@@ -48,6 +48,7 @@ class Meter:
 
     def __init__(self, reporter: Reporter) -> None:
         self._page = reporter.page
+        self.ask_quorum: Callable[[bool], None] = reporter.page.ask_quorum
         self._lock = threading.RLock()
         self._episodes = [Episodes() for _ in range(layout.MAX_TIMES)]
         self._loaded: dict[int, tuple[float, int]] = {}
@@ -214,22 +215,26 @@ def _storages(state: object) -> dict[int, int]:
 # -- the quorum -----------------------------------------------------------------------------------
 
 
-def quorum_begins(manager: object) -> None:
-    """In this thread a Manager asks for a quorum now."""
-    _clock.asking = manager, monotonic()
+def quorum_begins(manager: object, *, told: bool = True) -> None:
+    """In this thread a Manager asks for a quorum now; `told`: the waits on the page are its own."""
+    _clock.asking = manager, monotonic(), told
+    safely(_ask, told, True)
 
 
 def quorum_is_there() -> None:
     """What this thread does now comes after the answer."""
     asking, _clock.asking = _clock.asking, None
     if asking is not None:
-        manager, begin_s = asking
+        manager, begin_s, told = asking
+        safely(_ask, told, False)
         safely(_add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
 
 
 def quorum_is_over() -> None:
     """Without an answer by now there is none, and nothing to count."""
-    _clock.asking = None
+    asking, _clock.asking = _clock.asking, None
+    if asking is not None:
+        safely(_ask, asking[2], False)
 
 
 # -- any of them ----------------------------------------------------------------------------------
@@ -254,6 +259,11 @@ def _timed(
         _clock.inside = False
     safely(over, result, (begin_s, monotonic()))
     return result
+
+
+def _ask(told: bool, asks: bool) -> None:
+    if told and _meter is not None:
+        _meter.ask_quorum(asks)
 
 
 def _add(kind: int, owner: object, span: Span, nbytes: int = 0) -> None:

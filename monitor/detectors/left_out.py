@@ -6,8 +6,8 @@ others still in the vote, means that the first has left the vote out. In the sam
 collective out that ranks of other groups stand in and that it never entered, by the heads of their
 common process group: mostly by a branch on the data, a `continue` or a swallowed exception. Where
 those that went on are the majority, the others make one call too many; where both are as many, it
-cannot be told. After a death ranks go on by rights: then nobody is looked at; after an
-error of its own a rank does too: that is told, in doubt.
+cannot be told. When somebody has died or come, ranks go on by rights: then nobody is looked at;
+after an error of its own a rank does too: that is told, in doubt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAY_WAIT = (Standing.WAITING, Standing.HELD, Standing.UNKNOWN)
 
 
 _AROUND_S = 5.0
-"""A vote that was lost is counted so much sooner or later than the stall that follows."""
+"""A vote that was lost, or a death, is seen so much sooner or later than the stall that follows."""
 
 
 def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -37,7 +37,7 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         return ()
     still = [track for track in tracks if track.stall_s >= history.hang_after_s(track)]
     ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
-    if not ahead or history.disturbed_s > history.now_s - max(t.stall_s for t in ahead):
+    if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
         return ()
     found: list[Verdict] = []
     for group in sorted({track.group for track in ahead}):
@@ -46,30 +46,41 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         if voting:
             found += _judge(history, graph, mine, voting, "commit vote")
     for lane in sorted({track.identity.group_rank for track in ahead}):
-        mine = [track for track in ahead if track.identity.group_rank == lane]
-        behind = [t for t in still if t.identity.group_rank == lane and _waits_for(t, mine)]
-        mine = [track for track in mine if any(_waits_for(other, [track]) for other in behind)]
-        if mine and not found:
+        left = [
+            (early, late) for early in ahead for late in still
+            if early.identity.group_rank == late.identity.group_rank == lane
+            and _left(history, early, late)
+        ]  # fmt: skip
+        if left and not found:
+            sides = zip(*left, strict=True)
+            mine, behind = (list({t.rank: t for t in side}.values()) for side in sides)
             op = max(across(behind[0]), key=lambda head: head.enqueued).op
             found += _judge(history, graph, mine, behind, op)
     return tuple(found)
 
 
-def _waits_for(track: RankTrack, ahead: Sequence[RankTrack]) -> bool:
-    """Whether it stands in the first collective across groups that one of these never entered.
+def _comes_or_goes(history: History, since_s: float) -> bool:
+    """Whether a process has died or begun since, or so shortly before that others feel it."""
+    fell_s = max(history.fallen_s.values(), default=float("-inf"))
+    came_s = max(track.first_seen_s for track in history.present())
+    return fell_s > since_s - _AROUND_S or came_s > since_s
 
-    No other: none is over before all have entered it, and numbers further apart have begun at
-    different times.
+
+def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
+    """Whether one stands in the first collective across groups that the other never entered.
+
+    No later one: none is over before all have entered it, and numbers further apart have begun at
+    different times. The first of a quorum counts where the Lighthouse has both in it.
     """
+    if early.step is None or late.step is None or early.step.quorum_id != late.step.quorum_id:
+        return False
+    entered = {head.name: head.enqueued for head in across(early)}
+    both = all(history.in_quorum(track.group) for track in (early, late))
     return any(
-        1 < own.enqueued + 1 == (head.inside or head.completed + 1) <= head.enqueued
-        for head in across(track)
-        for other in ahead
-        if other.step is not None
-        and track.step is not None
-        and other.step.quorum_id == track.step.quorum_id
-        for own in across(other)
-        if own.name == head.name
+        entered[head.name] + 1 == (head.inside or head.completed + 1) <= head.enqueued
+        and (entered[head.name] > 0 or both)
+        for head in across(late)
+        if head.name in entered
     )
 
 

@@ -15,7 +15,15 @@ from monitor.detectors.standing import Standing
 from monitor.detectors.wording import listed, plural, seconds
 from monitor.history import History, RankTrack
 from monitor.names import RankName
-from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, WAITING_PHASE, Doing, Ending, Tracer
+from worker_server.wire import (
+    WAIT_COMMIT,
+    WAIT_HEAL,
+    WAIT_QUORUM,
+    WAITING_PHASE,
+    Doing,
+    Ending,
+    Tracer,
+)
 
 _DOING: Final[Mapping[Doing, str]] = {
     Doing.LOCK: "waiting for a lock",
@@ -42,7 +50,11 @@ _HELD: Final[Mapping[Standing, tuple[str, str]]] = {
         "are still inside a collective that their peers have completed",
     ),
 }
-_WAITS: Final = {WAIT_QUORUM: "the quorum", WAIT_COMMIT: "the commit vote"}
+_WAITS: Final = {
+    WAIT_QUORUM: "the quorum",
+    WAIT_HEAL: "the new quorum's process groups or weights",
+    WAIT_COMMIT: "the commit vote",
+}
 
 
 def named(ranks: Sequence[RankName]) -> str:

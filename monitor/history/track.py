@@ -125,7 +125,7 @@ class RankTrack:
         report = self.report
         if report is None or self.report_s is None:
             return 0.0
-        ages_s = [head.age_s for head in report.heads]
+        ages_s = [head.age_s for head in report.heads if head.enqueued]  # none: no age
         if report.step is not None:
             ages_s.append(report.step.phase_age_s)
         if not ages_s:

@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
+_OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
+"""What an eviction explains of those processes alone that it has put out."""
 _NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
 """What a pipeline is given, not what it remembers."""
 
@@ -214,7 +216,12 @@ class Pipeline:
         standing, reasons = inhibit(
             found,
             shielded=(
-                {(kind, group) for group in shields for kind in Kind}
+                {
+                    (kind, group)
+                    for group, incident in shields.items()
+                    for kind in Kind
+                    if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
+                }
                 | {(Kind.DEAD, group) for group in self._put_out_by_hand()}
             )
             - own,
@@ -224,6 +231,12 @@ class Pipeline:
             named=any(fault.culprits for fault in faults),
         )
         return standing, reasons
+
+    def _anew(self, group: GroupName, incident: Incident) -> bool:
+        """Whether all its processes have begun since it was put out: they may hang, too."""
+        asked_s = incident.milestones.evict_asked_s
+        tracks = self._history.groups().get(group, ())
+        return asked_s is not None and all(track.first_seen_s > asked_s for track in tracks)
 
     def _put_out_by_hand(self) -> frozenset[GroupName]:
         """Groups that a person evicted: that those processes end is no fault."""

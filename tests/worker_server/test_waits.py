@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from tests.worker_server.pages import identity  # noqa: E402
-from worker_server import collectives, torchft_hook, wire  # noqa: E402
+from worker_server import collectives, torchft_hook, torchft_times, wire  # noqa: E402
 from worker_server.page import aside, layout  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402
@@ -252,6 +252,24 @@ def test_waits_within_waits_are_counted_once(reporter, clock, waits):
     page.end_wait(layout.WAIT_COLLECTIVE)
     page.end_wait(layout.WAIT_COLLECTIVE)
     assert waits() == (None, None, 7)
+
+
+def test_when_the_quorum_is_there_the_wait_is_for_what_follows(reporter, clock, waits):
+    page = reporter.page
+    torchft_times.install(reporter)
+    torchft_times.quorum_begins(None)
+    page.begin_wait(layout.WAIT_QUORUM)
+    clock.pass_s(1)
+    assert waits() == ("quorum", 1, 0)
+    torchft_times.quorum_is_there()
+    clock.pass_s(2)
+    assert waits() == ("heal", 2, 1)
+    page.end_wait(layout.WAIT_QUORUM)
+    assert waits() == (None, None, 3)
+    torchft_times.quorum_begins(None, told=False)  # another Manager's
+    page.begin_wait(layout.WAIT_QUORUM)
+    assert waits()[0] == "heal"
+    torchft_times.quorum_is_over()
 
 
 def test_a_wait_that_was_cut_off_within_another_ends_with_it(reporter, clock, waits):

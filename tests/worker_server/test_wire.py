@@ -56,7 +56,7 @@ def states(draw):
             st.lists(st.tuples(COUNTS, COUNTS, COUNTS), max_size=3).map(tuple),
         )),
         times=draw(st.dictionaries(st.sampled_from(wire.TIMES), took(), max_size=4)),
-        waits_in=maybe(st.sampled_from([wire.WAIT_QUORUM, wire.WAIT_COMMIT])),
+        waits_in=maybe(st.sampled_from([wire.WAIT_QUORUM, wire.WAIT_HEAL, wire.WAIT_COMMIT])),
         waits_s=maybe(SECONDS), waited_s=maybe(SECONDS), gradients_watched=draw(st.booleans()),
     )  # fmt: skip
     frame = st.builds(wire.Frame, LINES, LINES, COUNTS)

@@ -34,6 +34,7 @@ class AsideWriter:
         self._trains = threading.main_thread().ident
         self._waits_stamp = 0
         self._waits: list[int] = []
+        self._asks = True
         """What the training thread waits in, innermost last."""
         self._waits_since = 0
         self._waited = 0
@@ -173,12 +174,25 @@ class AsideWriter:
             del self._waits[self._waits.index(kind) :]
             self._write_waits(now)
 
+    def ask_quorum(self, asks: bool) -> None:
+        """Say whether TorchFT's own thread asks for a quorum, or is past its answer."""
+        if asks is self._asks:
+            return
+        with self._lock:
+            self._asks = asks
+            if self._waits and self._waits[-1] == layout.WAIT_QUORUM:
+                now = monotonic_ns()
+                self._waited += now - self._waits_since
+                self._write_waits(now)
+
     def _write_waits(self, now: int) -> None:
         self._waits_stamp = stamp = self._waits_stamp + 1
         self._waits_since = now
         words, word = self._words, layout.WAITS_WORD + (stamp & 1) * layout.WAITS_SLOT_WORDS
         words[word] = stamp
-        words[word + 1] = self._waits[-1] if self._waits else 0
+        kind = self._waits[-1] if self._waits else 0
+        asks = self._asks or kind != layout.WAIT_QUORUM
+        words[word + 1] = kind if asks else layout.WAIT_HEAL
         words[word + 2] = now
         words[word + 3] = self._waited
         words[word + 4] = stamp

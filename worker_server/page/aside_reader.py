@@ -10,7 +10,11 @@ from worker_server import wire
 from worker_server.page import layout
 from worker_server.page.mapped import NS, MappedPage
 
-_WAITS = {layout.WAIT_QUORUM: wire.WAIT_QUORUM, layout.WAIT_COMMIT: wire.WAIT_COMMIT}
+_WAITS = {
+    layout.WAIT_QUORUM: wire.WAIT_QUORUM,
+    layout.WAIT_HEAL: wire.WAIT_HEAL,
+    layout.WAIT_COMMIT: wire.WAIT_COMMIT,
+}
 
 
 class AsideReader(MappedPage):

@@ -149,6 +149,7 @@ WAIT_COLLECTIVE: Final = 0
 """For a collective: the heads say for which."""
 WAIT_QUORUM: Final = 1
 WAIT_COMMIT: Final = 2
+WAIT_HEAL: Final = 3
 WAITS_WORD: Final = 6912 // WORD
 WAITS_SLOT_WORDS: Final = 8
 WAITS_LAST_WORD: Final = 4

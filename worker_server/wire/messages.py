@@ -48,6 +48,8 @@ an optimizer's hook) know the step, but what they call a phase may hold waiting 
 
 WAIT_QUORUM: Final = "quorum"
 """Waits for TorchFT's quorum: for every group that has not asked for it."""
+WAIT_HEAL: Final = "heal"
+"""Waits though the quorum is there: for new process groups, for the weights of another group."""
 WAIT_COMMIT: Final = "commit"
 """Waits for the commit vote: for the other ranks of its own group."""
 
@@ -323,8 +325,8 @@ class StepState:
     times: Mapping[str, Took] = field(default_factory=dict)
     """What each of `TIMES` took in the life of this process; only those that were done."""
     waits_in: str | None = None
-    """What the rank's main thread waits in now, whatever its phase: `WAIT_QUORUM` or `WAIT_COMMIT`.
-    Collectives show in the heads. None: in neither."""
+    """What the rank's main thread waits in now, whatever its phase: `WAIT_QUORUM`, `WAIT_HEAL` or
+    `WAIT_COMMIT`. Collectives show in the heads. None: in none of them."""
     waits_s: float | None = None
     """For how long."""
     waited_s: float | None = None

@@ -44,6 +44,10 @@ class Quorum(Program):
             self.quorum |= joining
             self.quorum_id += 1
         self._commit(step, joining)
+        if joining:  # a new quorum: new process groups
+            for name in self.quorum:
+                for rank in self.groups[name]:
+                    rank.across = 0
 
     def _commit(self, step: int, joining: set[str]) -> None:
         """An attempt of all groups of the quorum ends."""

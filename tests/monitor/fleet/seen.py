@@ -85,11 +85,11 @@ class Seen(Quorum):
         if rank.stopped or rank.tracer is not None:
             interpreter = now_s - rank.phase_since_s
         heads: tuple[GroupHead, ...] = ()
-        if self.across and rank.across:
+        if self.across and (rank.across or rank.quorum[0] is not None):
             inside = rank.across if rank.place == "cross" else 0
             done = rank.across - bool(inside)
             inside = 0 if self.asynchronous else inside
-            age_s = now_s - rank.across_since_s
+            age_s = now_s - rank.across_since_s if rank.across else 0.0
             size = len(self.quorum)
             heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
         if rank.world_size > 1 and rank.enqueued:

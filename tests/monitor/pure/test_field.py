@@ -28,7 +28,7 @@ from tests.monitor.fleet import (
     stop,
     traced,
 )
-from worker_server.wire import Doing
+from worker_server.wire import WAIT_HEAL, WAIT_QUORUM, Doing
 
 DAY_S = 86_400.0
 
@@ -116,6 +116,21 @@ def test_who_goes_on_after_an_error_of_its_own_is_told_in_doubt():
     assert not accused(drive)
     assert not drive.evicts
     assert "rg_1.0 went on after an error" in drive.incident("mismatch").verdict.reason
+
+
+@pytest.mark.parametrize("waits_in", [WAIT_QUORUM, WAIT_HEAL])
+def test_who_leaves_the_first_one_out_again_after_its_eviction_is_named_again(waits_in):
+    """Nobody has committed in its new life; who takes the weights meanwhile is given time."""
+
+    def again(fleet: SimFleet) -> None:
+        one = fleet.rank("rg_1.0")
+        if one.born and one.place != "start" and not one.commits:
+            one.hung, one.waits_in = True, waits_in
+
+    script = [at(20, leaves_out("rg_1.0")), *(at(25 + n / 10, again) for n in range(150))]
+    drive = Drive(field(3, 1, *script, launched=True)).run(80)
+    assert drive.evicted() == ["rg_1"] * (2 if waits_in == WAIT_QUORUM else 1)
+    assert accused(drive) == {"rg_1.0"}
 
 
 def test_after_a_death_ranks_go_on_by_rights():
