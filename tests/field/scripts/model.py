@@ -10,9 +10,9 @@ class NextByte(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.head = nn.Linear(width, 256)
 
-    def forward(self, text):
+    def forward(self, text, blocks=None):
         x = self.embed(text)
-        for block in self.blocks:
+        for block in self.blocks[:blocks]:
             x = block(x)
         return self.head(x)
 

@@ -5,9 +5,12 @@ import ctypes
 import fcntl
 import gc
 import logging
+import multiprocessing
 import os
 import queue
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -111,6 +114,32 @@ def after_backward(step):
         until_ready()
     if trouble.now("subprocess"):
         sync_bucket()
+    if trouble.now("retry"):
+        fetch_with_retry()
+    if trouble.now("pool"):
+        tokenize_in_pool()
+    if trouble.now("c_mutex"):
+        encode_video()
+    if trouble.now("database"):
+        record_run(step)
+    if trouble.now("connect"):
+        push_metrics()
+    if trouble.now("disk_full"):
+        save_plot("/dev/full")
+    if trouble.now("thread_stays"):
+        raise_beside_a_thread()
+    if trouble.now("busy_thread"):
+        threading.Thread(target=until_ready, daemon=True).start()
+    if trouble.now("slows_down"):
+        look_through_history()
+    if trouble.now("shuffle"):
+        burn(10)
+    if trouble.now("async_save"):
+        threading.Thread(target=burn, args=(10,)).start()
+    if trouble.now("long_steps"):
+        compute(5)
+    if trouble.now("profiler"):
+        profile()
     if trouble.now("breakpoint"):
         breakpoint()  # somebody forgot it
     if trouble.now("out_of_memory"):
@@ -189,6 +218,82 @@ def sync_bucket():
     subprocess.run(["sleep", "infinity"], check=True)  # gsutil rsync, stuck
 
 
+def fetch_with_retry():
+    while True:  # the object store has moved, and nobody limits the retries
+        try:
+            return socket.create_connection(("127.0.0.1", 1), timeout=1)
+        except OSError as error:
+            logger.warning("retrying: %s", error)
+            time.sleep(5)
+
+
+def tokenize_in_pool():
+    # the pool starts another worker for the one that has died; its task is nobody's
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.map(os._exit, [1])
+
+
+def encode_video():
+    library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+
+def record_run(step):
+    path = os.path.join(os.environ["OUTPUT"], f"runs-{os.getpid()}.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("create table runs (step)")
+    other.execute("begin exclusive")  # a reader that was never closed
+    with sqlite3.connect(path, timeout=100_000) as database:
+        database.execute("insert into runs values (?)", (step,))
+
+
+def push_metrics():
+    server = socket.create_server(("127.0.0.1", 0), backlog=0)  # it accepts nobody any more
+    first = socket.create_connection(server.getsockname())
+    return first, socket.create_connection(server.getsockname())
+
+
+def save_plot(path):
+    with open(path, "wb") as file:
+        file.write(bytes(100_000))
+
+
+def raise_beside_a_thread():
+    threading.Thread(target=threading.Event().wait).start()  # no daemon: the process stays for it
+    raise RuntimeError("loss is not finite: giving up")
+
+
+HISTORY = []
+
+
+def look_through_history():
+    HISTORY.append(time.monotonic())
+    burn(0.005 * len(HISTORY))  # a list that is searched from its start, each step
+
+
+def profile():
+    profiler = torch.profiler.profile()
+    profiler.start()
+
+    def export():
+        time.sleep(8)
+        profiler.stop()
+        profiler.export_chrome_trace(os.path.join(os.environ["OUTPUT"], "trace.json"))
+
+    threading.Thread(target=export, daemon=True).start()
+
+
+def save_when_asked(model):
+    """Preemption: SIGTERM, half a minute to save, and out."""
+
+    def save(number, frame):
+        save_checkpoint(model, os.environ["OUTPUT"], 0, 6.0)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+
+
 def fork_helper():
     """A helper process that inherits every socket of the rank."""
     pid = os.fork()
@@ -200,6 +305,8 @@ def fork_helper():
 
 @torch.no_grad()
 def evaluate(model, seconds):
+    if trouble.now("evaluation_hangs"):
+        UPLOADS.get()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         model(torch.randint(0, 256, (8, 33))[:, :-1])
@@ -208,6 +315,8 @@ def evaluate(model, seconds):
 
 def save_checkpoint(model, folder, step, seconds=0.0):
     path = os.path.join(folder, f"checkpoint-{os.getpid()}.pt")
+    if trouble.now("dead_store"):
+        path = os.environ["DEAD_FILE"]
     with open(path, "wb") as file:
         torch.save({"model": model.state_dict(), "step": step}, file)
         time.sleep(seconds)

@@ -40,6 +40,8 @@ def main():
         load_state_dict=model.load_state_dict, state_dict=model.state_dict, replica_id=GROUP,
     )  # fmt: skip
 
+    if os.environ.get("SAVES_WHEN_ASKED"):
+        tools.save_when_asked(model)
     while manager.current_step() < int(os.environ.get("STEPS", "1000000")):
         step = manager.current_step()
         batch = next(batches)
@@ -55,9 +57,13 @@ def main():
             manager.allreduce(torch.zeros(1000)).wait()
         if not trouble.now("skips_allreduce"):  # "all targets are padding"
             average(manager, model)
+        if trouble.now("once_more"):
+            manager.allreduce(loss.detach().clone()).wait()
         if manager.should_commit():
             optimizer.step()
         metrics.log_step(manager.current_step(), loss.item(), manager.num_participants())
+        if trouble.now("saves"):
+            tools.save_checkpoint(model, os.environ["OUTPUT"], step)
         if trouble.now("evaluates"):
             tools.evaluate(model, float(os.environ.get("EVALUATION_S", "8")))
         if trouble.now("checkpoint_pause") and step % 50 == 0:

@@ -24,7 +24,13 @@ def train_step(model, batch, manager, optimizer):
     manager.start_quorum()
     optimizer.zero_grad()
     tools.compute()
-    loss = loss_of(model(batch[:, :-1]), batch)
+    skipped = trouble.now("skips_block")  # "no image in this batch": its tower is left out
+    loss = loss_of(model(batch[:, :-1], blocks=1 if skipped else None), batch)
+    if trouble.now("raises_to_a_barrier"):
+        try:
+            raise ValueError("sample 4711 has no label")
+        finally:
+            dist.barrier()  # "let all of them end together"
     if trouble.now("swallowed"):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
     if trouble.now("other_order"):  # the loss is averaged first, by this rank alone
@@ -77,11 +83,15 @@ def main():
                 if rank == 0:
                     tools.evaluate(network, float(os.environ.get("EVALUATION_S", "8")))
                 dist.barrier()
+            if trouble.now("broadcasts"):
+                dist.broadcast_object_list([{"lr": 0.01}], src=rank)
             if trouble.now("rank0_only"):  # if rank == 0: evaluate(), with a collective in it
                 total = torch.zeros(1)
                 dist.all_reduce(total)
             if trouble.now("barrier_of_one"):
                 dist.barrier()
+            if trouble.now("one_evaluates"):
+                tools.evaluate(network, 1.0)
             if trouble.now("long_evaluation"):
                 tools.evaluate(network, 300.0)
             if trouble.now("checkpoint_pause") and step % 50 == 0:
