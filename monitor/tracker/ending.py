@@ -139,13 +139,14 @@ def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
 
 
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault that was nobody's is over: somebody moved, or all keep pace."""
+    """Why a fault that was nobody's is over: the job goes on, or all keep pace."""
     if incident.kind is Kind.STRAGGLER:
         return _keeps_pace(history, incident, gone=False)
     last_s = incident.last_seen_s
-    moved = any(t.moved_s is not None and t.moved_s > last_s for t in history.present())
-    passed = moved and history.now_s - last_s >= config.clear_s
-    return "recovered by itself" if passed else None
+    commits = [track.last_commit_s for track in history.present() if track.commits]
+    moves = commits or [track.moved_s for track in history.present()]
+    moved = any(at_s is not None and at_s > last_s for at_s in moves)
+    return "the job goes on" if moved and history.now_s - last_s >= config.clear_s else None
 
 
 def _keeps_pace(history: History, incident: Incident, *, gone: bool) -> str | None:

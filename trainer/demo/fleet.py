@@ -189,6 +189,8 @@ def start_lighthouse(fleet: Fleet) -> None:
         f"[::]:{port}",
         "--min_replicas",
         str(fleet.options.min_replicas),
+        "--heartbeat_timeout_ms",
+        str(fleet.options.heartbeat_timeout_ms),
     ]
     if fleet.options.short_timeouts:
         command += ["--join_timeout_ms", str(int(_SHORT_TIMEOUTS["join"] * 1000))]

@@ -49,6 +49,7 @@ class DemoOptions:
     keeper: bool
     gate: bool
     short_timeouts: bool
+    heartbeat_timeout_ms: int
     json: bool
     keep_running: bool
     run_dir: Path | None
@@ -126,6 +127,13 @@ def parser() -> argparse.ArgumentParser:
         "20 s join)",
     )
     add(
+        "--heartbeat-timeout",
+        type=_bounded(500, 60_000, int),
+        default=5000,
+        metavar="MS",
+        help="the Lighthouse's heartbeat_timeout_ms (default: TorchFT's, 5000)",
+    )
+    add(
         "--format",
         choices=("text", "json"),
         default="text",
@@ -182,6 +190,7 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
         keeper=not args.without_keeper,
         gate=args.gate,
         short_timeouts=args.timeouts == "short",
+        heartbeat_timeout_ms=args.heartbeat_timeout,
         json=args.format == "json",
         keep_running=args.keep_running,
         run_dir=args.run_dir,

@@ -44,10 +44,6 @@ class Quorum(Program):
             self.quorum |= joining
             self.quorum_id += 1
         self._commit(step, joining)
-        if joining:  # a new quorum: new process groups
-            for name in self.quorum:
-                for rank in self.groups[name]:
-                    rank.across = 0
 
     def _commit(self, step: int, joining: set[str]) -> None:
         """An attempt of all groups of the quorum ends."""
@@ -59,6 +55,7 @@ class Quorum(Program):
                 rank.waited_s += self.now_s - rank.across_since_s + 0.001  # the vote itself
                 rank.begun_s = rank.across_since_s = self.now_s
                 rank.quorum = self.quorum_id, len(self.quorum - joining)
+                rank.across = 0 if joining else rank.across  # a new quorum has new process groups
                 if rank.across_ring:
                     rank.across_ring[-1]["exit_s"] = self.now_s
                 self._end(rank, step, name in joining, name in failed, bad, clean)

@@ -78,7 +78,7 @@ def test_a_job_in_which_all_wait_across_groups_is_told_and_nobody_is_accused() -
 
 def test_it_is_over_when_they_commit_again() -> None:
     drive = Drive(SimFleet(3, 2, [at(20, jam_across(40.0))])).run(90)
-    assert drive.incident("deadlock").resolution == "recovered by itself"
+    assert drive.incident("deadlock").resolution == "the job goes on"
 
 
 def test_a_jam_that_dissolves_is_resolved() -> None:
