@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from monitor.detectors.outside import across
+from monitor.detectors.recorded import opinion, sure, unread
+from monitor.detectors.recorded_wait import MISSING
 from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import Standing, WaitGraph
 from monitor.detectors.wording import groups_of, listed, plural, seconds
@@ -33,18 +35,21 @@ _AROUND_S = 5.0
 def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """One verdict for each replica group to blame; one for both sides where they tie."""
     tracks = history.present()
-    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
-        return ()
     still = [track for track in tracks if track.stall_s >= history.hang_after_s(track)]
-    ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
-    if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
-        return ()
     found: list[Verdict] = []
+    for group in sorted({track.group for track in still if track.waits_in == WAIT_COMMIT}):
+        found += _unentered(history, graph, [track for track in still if track.group == group])
+    ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
+    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
+        return tuple(found)
+    if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
+        return tuple(found)
     for group in sorted({track.group for track in ahead}):
         mine = [track for track in ahead if track.group == group]
         voting = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
         if voting:
-            found += _judge(history, graph, mine, voting, "commit vote")
+            lacks = len(mine) <= len(voting)
+            found += _judge(history, graph, mine, voting, "commit vote", lacks=lacks)
     for lane in sorted({track.identity.group_rank for track in ahead}):
         left = [
             (early, late) for early in ahead for late in still
@@ -57,6 +62,30 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             op = max(across(behind[0]), key=lambda head: head.enqueued).op
             found += _judge(history, graph, mine, behind, op)
     return tuple(found)
+
+
+def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -> Iterable[Verdict]:
+    """Of a group's ranks in the commit vote: who never entered what others stand in, by records.
+
+    Torch's DDP calls its collectives from C++, where heads do not show them.
+    """
+    members = history.groups()[still[0].group]
+    since_s = history.now_s - min(track.stall_s for track in still)
+    said = None if unread(history, members, since_s) else opinion(history, still[0].group)
+    if said is None:
+        return
+    voting = {track.rank for track in still if track.waits_in == WAIT_COMMIT}
+    for one in said.findings:
+        early, late = said.names(one.culprits), said.names(one.victims)
+        if sure(one) and one.kind in MISSING and late and voting >= set(early):
+            ahead, behind = (
+                [history.tracks[rank] for rank in side if rank in history.tracks]
+                for side in (early, late)
+            )
+            within = "commit vote", "their group"
+            yield from _judge(
+                history, graph, ahead, behind, one.op or "collective", lacks=True, within=within
+            )
 
 
 def _comes_or_goes(history: History, since_s: float) -> bool:
@@ -89,22 +118,25 @@ def _judge(
     graph: WaitGraph,
     ahead: Sequence[RankTrack],
     behind: Sequence[RankTrack],
-    what: str,
+    op: str,
+    *,
+    lacks: bool | None = None,
+    within: tuple[str, str] = ("quorum of the next step", "this one"),
 ) -> Iterable[Verdict]:
+    """`lacks`: whether those ahead left it out; None: the fewer are to blame, if they are."""
     early, late = (tuple(sorted(t.rank for t in side)) for side in (ahead, behind))
     still_s = min(track.stall_s for track in (*ahead, *behind))
     reason = (
-        f"{listed(early)} {plural(early, 'waits', 'wait')} in the quorum of the next step, "
-        f"{listed(late)} in the {what} of this one, for {seconds(still_s)}: "
+        f"{listed(early)} {plural(early, 'waits', 'wait')} in the {within[0]}, "
+        f"{listed(late)} in the {op} of {within[1]}, for {seconds(still_s)}: "
     )
-    vote = what == "commit vote"
     began_s = history.now_s - max(track.stall_s for track in ahead)
     failed = any(t.failed and t.failed[-1][0] > began_s - _AROUND_S for t in ahead)
-    tie = len(early) == len(late) and not vote
-    first = len(early) <= len(late)
+    tie = lacks is None and len(early) == len(late)
+    first = len(early) <= len(late) if lacks is None else lacks
     culprits = (*early, *late) if tie else early if first else late
     if tie:
-        reason += f"one left it out, or the other makes one {what} too many"
+        reason += f"one left it out, or the other makes one {op} too many"
     elif failed:
         reason += f"{listed(early)} went on after an error"
     elif first:
@@ -121,8 +153,8 @@ def _judge(
             confidence=Confidence.UNSURE if tie or failed else Confidence.LIKELY,
             since_s=history.now_s - still_s,
             victims=tuple(sorted({*early, *late, *graph.victims(some)} - set(some))),
-            evidence={"source": "TorchFT's own calls and heads of its process group"},
-            signature=f"mismatch:left out:{what}",
+            evidence={"source": "TorchFT's own calls, heads and records of process groups"},
+            signature=f"mismatch:left out:{op}",
         )
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Final
+
+import numpy as np
 
 from monitor.analysis.analyse import analyse
 from monitor.analysis.finding import Confidence, Finding
 from monitor.flight_recorder import ring_rows
-from monitor.flight_recorder.job import Job
+from monitor.flight_recorder.job import Job, State
 from monitor.flight_recorder.ring_job import from_answers
 from monitor.history import History, RankTrack, Reading
 from monitor.names import GroupName, RankName
@@ -84,7 +86,11 @@ def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tup
 
 
 def _opinion(known: tuple[Reading, ...]) -> Opinion:
+    """A rank that got out of a collective across groups with an error waits there no more."""
     job = from_answers(ring_rows.read(held.answer, taken_ns=int(held.at_s * 1e9)) for held in known)
+    between = np.array([group.generation is not None for group in job.groups], np.bool_)
+    keep = (job.columns["state"] != State.FAILED) | ~between[job.columns["group"]]
+    job = replace(job, columns={name: column[keep] for name, column in job.columns.items()})
     inside = {rank for rank, name in job.names.items()}
     found = tuple(
         one
