@@ -133,6 +133,7 @@ def _start_beat(
     )
 
     def end() -> None:
+        page.end()
         beat.stop()
         profile.finish()
         last_words.note_uncaught()

@@ -39,6 +39,8 @@ _ended = False
 """Whether the main thread's end is on the page: no thread's that follows may take its place."""
 _hooked = False
 _crash_fd: int | None = None
+_kept: str | None = None
+"""The first error that TorchFT kept from the program since it last asked for a quorum."""
 
 
 def install(page: PageWriter, crash_file: Path) -> None:
@@ -103,6 +105,25 @@ def forget() -> None:
             _point(_crash_fd, Path(os.devnull))
 
 
+def keep(error: BaseException | None) -> None:
+    """TorchFT keeps this from the program, which may die of what follows; None: that is over."""
+    global _kept  # noqa: PLW0603
+    if error is None:
+        _kept = None
+    elif _kept is None:
+        _kept = _summary(error)
+
+
+def _summary(value: BaseException) -> str:
+    told = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
+    return told[:_MAX_MESSAGE]
+
+
+def _raised_by_torchft(value: BaseException) -> bool:
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(value.__traceback__)]
+    return bool(files) and Path(files[-1]).parent.name == "torchft"
+
+
 def _note(who: str, value: BaseException) -> None:
     page = _page
     if page is None:
@@ -112,8 +133,8 @@ def _note(who: str, value: BaseException) -> None:
         text = "".join(_qualified(value).format())
         if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
             text = "... cut\n" + text[-_MAX_TRACEBACK:]
-        summary = traceback.format_exception_only(value)[-1].strip().partition("\n")[0]
-        page.write_note(layout.NOTE_EXCEPTION, f"{who}\n{summary[:_MAX_MESSAGE]}\n{text}")
+        summary = _kept if _kept and _raised_by_torchft(value) else _summary(value)
+        page.write_note(layout.NOTE_EXCEPTION, f"{who}\n{summary}\n{text}")
 
 
 def _qualified(value: BaseException) -> traceback.TracebackException:

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from worker_server import collectives, gradients, torchft_groups, torchft_times
+from worker_server import collectives, gradients, last_words, torchft_groups, torchft_times
 from worker_server.complaint import complain
 from worker_server.gradients import GradientWatch
 from worker_server.page import layout
@@ -170,6 +170,7 @@ def _awaited_quorum(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin(manager: Any) -> None:
+    last_words.keep(None)
     time_transport(getattr(manager, "_checkpoint_transport", None))
     if _steps is not None and _speaks(manager):
         _steps.begin_step(manager._step)
@@ -247,6 +248,7 @@ def _gathered_allreduce(original: Callable[..., Any]) -> Callable[..., Any]:
 def _seen_error(original: Callable[..., Any]) -> Callable[..., Any]:
     def report_error(self: Any, e: Exception) -> None:
         original(self, e)
+        safely(last_words.keep, e)
         safely(torchft_groups.failed, self._pg, e)
 
     return report_error

@@ -26,6 +26,8 @@ def of_peers(exception: str) -> bool:
     kind, _, message = told.partition(":")
     if kind == "assertionerror" and not message.strip():
         return True  # all that torchft's DDP says of a peer that died in an all-reduce
+    if "dataloader worker" in told:
+        return False  # its own child, whatever killed it
     return any(word in told for word in _OF_PEERS)
 
 

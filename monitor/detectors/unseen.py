@@ -67,7 +67,7 @@ def _who(history: History, replica_id: ReplicaId) -> str:
     group = group_of_replica(replica_id)
     here = seconds(history.now_s - history.unseen_since_s(replica_id))
     name = unseen_name(replica_id)
-    if group in history.groups():
+    if any(track.died_s is None for track in history.groups().get(group, ())):
         return (
             f"{group} trains twice: beside the ranks that are seen {name} takes part for {here}, "
             "a life of it that its launcher has lost"

@@ -21,13 +21,15 @@ from monitor.flight_recorder import FlightRecordError, RankRecord, from_ring
 from monitor.habits import Gap, Habits
 from monitor.history.track import RankTrack
 from monitor.losses import LossBook
-from monitor.names import GroupName, Host, RankName, ReplicaId, may_be_of
+from monitor.names import GroupName, Host, RankName, ReplicaId, group_of_replica, may_be_of
 from monitor.pace import PaceMeter
 from monitor.prints import PrintBook
 from monitor.snapshot import LighthouseAway, LighthouseView, Unreachable
 from worker_server.wire import RING_CALLS, FlightRecord
 
 _FORGET_S: Final = 3600.0
+_NEXT_LIFE: Final = 3
+"""Times `unseen_s`: on a busy host a WorkerServer takes so long to start."""
 _FALLEN_S: Final = 180.0
 """A death may follow from another for so long: TorchFT's quorum and join timeouts, 60 s each by
 default, one after the other, and some for the interpreter to end."""
@@ -216,9 +218,18 @@ class History:
         return self.lighthouse.heartbeat_ages_s.get(replica_id)
 
     def unseen(self) -> tuple[ReplicaId, ...]:
-        """Participants that no WorkerServer has reported for long enough to say so; sorted."""
-        since_s = self.now_s - self.config.unseen_s
-        return tuple(sorted(one for one, at_s in self.unseen_s.items() if at_s <= since_s))
+        """Participants that no WorkerServer has reported for long enough to say so; sorted.
+
+        The next life of a group that has died beats before it is registered.
+        """
+
+        def due_s(replica_id: ReplicaId) -> float:
+            members = self._groups.get(group_of_replica(replica_id), ())
+            gone = any(track.died_s is not None for track in members)
+            return self.config.unseen_s * (_NEXT_LIFE if gone else 1)
+
+        known = (one for one, at_s in self.unseen_s.items() if self.now_s - at_s >= due_s(one))
+        return tuple(sorted(known))
 
     def unseen_since_s(self, replica_id: ReplicaId) -> float:
         """Since when one of them is seen to beat."""

@@ -17,19 +17,21 @@ HEARTBEAT_TIMEOUT_S: Final = 5.0
 def push_unseen(history: History) -> None:
     """Keep since when which replica ids beat that no rank reports.
 
-    While a rank has not told its id yet, it may be the one, under whatever name.
+    While a rank has not told its id yet, it may be the one, under whatever name; but for those that
+    were known to be nobody's before it came.
     """
     if history.lighthouse is None:
         return  # what was seen before is not forgotten while nobody looks
     alive = [track for track in history.present() if track.died_s is None]
     told = {None if track.step is None else track.step.replica_id for track in history.present()}
-    untold = any(track.step is None or track.step.replica_id is None for track in alive)
+    untold = [t.first_seen_s for t in alive if t.step is None or t.step.replica_id is None]
+    known_s = min(untold) - history.config.unseen_s if untold else float("inf")
     before = history.unseen_s
     history.unseen_s = {
         replica_id: before.get(replica_id, history.now_s)
         for replica_id, age_s in history.lighthouse.heartbeat_ages_s.items()
         if age_s <= HEARTBEAT_TIMEOUT_S and replica_id not in told
-        if not untold or replica_id in before
+        if before.get(replica_id, history.now_s) < known_s
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from monitor.config import KeeperConfig
+from monitor.detectors.outside import inside_across
 from monitor.detectors.sentence import looks
 from monitor.detectors.verdict import SLOWS_ONLY, Confidence, Kind, Verdict
 from monitor.history import History, RankTrack
@@ -16,7 +17,7 @@ from monitor.pipeline.without_lighthouse import missing_without
 from monitor.policy import Fleet, GroupView, PastEviction, PastFault
 from monitor.snapshot import LighthouseAway, Snapshot
 from monitor.tracker import GONE_UNCONFIRMED_S, Tracker
-from worker_server.wire import SOURCE_REPORTER, WAITING_PHASE
+from worker_server.wire import WAITING_PHASE
 
 _OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.STATE_CORRUPT})
 """Kinds that may be a host's."""
@@ -198,6 +199,9 @@ def _able(history: History, track: RankTrack) -> bool:
         and fresh.process.alive
         and not history.stopped(track)
         and fresh.step is not None
-        and fresh.step.source == SOURCE_REPORTER
-        and fresh.step.phase == WAITING_PHASE
+        and (
+            fresh.step.phase == WAITING_PHASE
+            if track.phased
+            else track.waits_in is not None or inside_across(track)
+        )
     )

@@ -43,7 +43,8 @@ W_IDENTITY_BYTES: Final = 3
 W_START_TICKS: Final = 4
 """Field 22 of /proc/PID/stat: with the pid it names a process for ever."""
 W_CLOSED: Final = 5
-"""1 once the rank said that its work is over: its death is then an ending, not a failure."""
+"""Bit 0 once the rank said that its work is over: its death is then an ending, not a failure.
+Bit 1 once its interpreter ends: that no Python thread runs any more is then no sign of the GIL."""
 W_BEAT: Final = 6
 W_GROUPS: Final = 7
 W_STRINGS: Final = 8

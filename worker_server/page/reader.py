@@ -61,7 +61,12 @@ class PageReader(AsideReader):
     @property
     def closed(self) -> bool:
         """Whether the rank said that its work is over."""
-        return bool(self._words[layout.W_CLOSED])
+        return bool(self._words[layout.W_CLOSED] & 1)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its interpreter is in its last steps."""
+        return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
     def progress(self) -> int:

@@ -148,7 +148,11 @@ class PageWriter(AsideWriter):
 
     def close(self) -> None:
         """Say that the rank's work is over, so that its death is no failure."""
-        self._words[layout.W_CLOSED] = 1
+        self._words[layout.W_CLOSED] |= 1
+
+    def end(self) -> None:
+        """Say that the interpreter ends: nobody beats any more."""
+        self._words[layout.W_CLOSED] |= 2
 
     def write_replica(self, replica_id: str) -> None:
         """Say as whom TorchFT's Manager goes to the Lighthouse."""

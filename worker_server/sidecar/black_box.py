@@ -108,7 +108,8 @@ class BlackBox:
 
     def process(self) -> wire.Process:
         """The rank's process as the operating system sees it."""
-        process = self._process.look(self._page.beat_age_s(time.monotonic_ns()))
+        age_s = None if self._page.leaving else self._page.beat_age_s(time.monotonic_ns())
+        process = self._process.look(age_s)
         if self._hangs.hanging and process.alive and process.tracer is None:
             return replace(process, tracer=self._process.tracer_of_a_thread())
         return process

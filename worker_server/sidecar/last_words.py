@@ -231,7 +231,9 @@ def _noted(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> R
     summary = _raised(process, exception)
     if summary is None or exception is None or process.exit_code == 0:
         return None
-    return last_raised(exception[1].text) or Raised(_one_line(summary), None)
+    raised = last_raised(exception[1].text) or Raised(_one_line(summary), None)
+    # what TorchFT kept from the program is not in its traceback
+    return raised if summary in exception[1].text else raised._replace(exception=_one_line(summary))
 
 
 def _one_line(text: str) -> str:

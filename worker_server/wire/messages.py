@@ -207,7 +207,8 @@ class Process:
     exit_signal: str | None = None
     """Name of the signal that ended it, such as SIGKILL, where it could be known."""
     interpreter_age_s: float | None = None
-    """Since the rank's interpreter last ran a Python thread; grows while the GIL is held."""
+    """Since the rank's interpreter last ran a Python thread; grows while the GIL is held. None also
+    while it ends."""
     tracer: Tracer | None = None
     """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
     state reads, and is no fault of the process."""
