@@ -100,9 +100,9 @@ def _lasting(track: RankTrack) -> Doing | None:
 
 def _active(track: RankTrack) -> bool:
     """Whether it, or a child of it, uses cores or moves bytes."""
-    if track.fresh is None:
+    process = track.used
+    if track.fresh is None or process is None:
         return False
-    process = track.fresh.process
     return (process.cores or 0.0) >= _WORKS_CORES or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 
 

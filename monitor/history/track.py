@@ -21,6 +21,7 @@ from worker_server.wire import (
     WAITING_PHASE,
     GroupHead,
     Identity,
+    Process,
     StateReport,
     StepState,
     Tracer,
@@ -72,6 +73,8 @@ class RankTrack:
     """How often its past may still be asked for: it made steps before this monitor saw it."""
     healed_commits: int | None = None
     """Commits of this incarnation when it was last seen healing; None: never."""
+    used: Process | None = None
+    """The latest report that told what it uses: one may miss a look."""
     traced_since_s: float | None = None
     """First sweep that found it traced; None while nobody does."""
     dead_sightings: int = 0
@@ -245,6 +248,8 @@ class RankTrack:
                 self.first_commit_s = self.last_commit_s
 
     def _take_process(self, report: StateReport, now_s: float) -> None:
+        if report.process.cores is not None:
+            self.used = report.process
         if report.process.tracer is None:
             self.traced_since_s = None
         elif self.traced_since_s is None:
