@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import ROOT
-from worker_server import wire
+from worker_server import last_words, wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.page.writer import PageWriter
@@ -349,3 +349,23 @@ def test_an_ending_is_one_line_of_bounded_length(left):
     ending = left.ending(dead(1))
     assert len(ending.exception) == len(ending.sentence) == wire.LINE_MAX_CHARS
     assert ending.frame == AT[1]
+
+
+def test_what_torchft_kept_from_the_program_is_why_it_ended(left, monkeypatch):
+    """torchft's DDP asserts, and says nothing of the error that came before."""
+    asserts = compile("assert False", "/site/torchft/ddp.py", "exec")
+    own = compile("assert False", "/job/train.py", "exec")
+    told = []
+    for code in (asserts, own):
+        last_words.keep(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
+        last_words.keep(RuntimeError("Connection closed by peer"))  # what follows from it
+        with pytest.raises(AssertionError) as raised:
+            exec(code)
+        monkeypatch.setattr(last_words, "_page", left.page)
+        last_words._note("the main thread", raised.value)
+        told.append(left.ending(wire.Process(False, None, dead_age_s=0.5, exit_code=1)).exception)
+        last_words.keep(None)
+    assert told == [
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+        "AssertionError",
+    ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from monitor.config import KeeperConfig
 from monitor.detectors.verdict import Confidence, Severity
 from monitor.policy import Guard
+from monitor.snapshot import Observation, Snapshot
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -14,6 +17,7 @@ from tests.monitor.fleet import (
     crash,
     ended_by,
     ghosts_hang,
+    gil,
     gives_across,
     hang,
     jam_across,
@@ -28,7 +32,7 @@ from tests.monitor.fleet import (
     stop,
     traced,
 )
-from worker_server.wire import WAIT_HEAL, WAIT_QUORUM, Doing
+from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_HEAL, WAIT_QUORUM, Doing
 
 DAY_S = 86_400.0
 
@@ -131,6 +135,46 @@ def test_who_leaves_the_first_one_out_again_after_its_eviction_is_named_again(wa
     drive = Drive(field(3, 1, *script, launched=True)).run(80)
     assert drive.evicted() == ["rg_1"] * (2 if waits_in == WAIT_QUORUM else 1)
     assert accused(drive) == {"rg_1.0"}
+
+
+def test_in_the_first_step_of_a_job_that_all_began_anew_who_waits_is_left_to_train():
+    def first_step(fleet: SimFleet) -> None:
+        for one in fleet.ranks():
+            one.across = one.commits = 0
+            one.committed_s = None
+        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, WAIT_QUORUM
+
+    anew = (at(20, restart(f"rg_{n}")) for n in range(3))
+    fleet = field(3, 1, *anew, at(26.2, first_step), launched=True)
+    fleet.asynchronous = False
+    drive = Drive(fleet).run(330)
+    assert drive.evicted() == ["rg_1"]
+    assert fleet.rank("rg_0.0").commits > 50
+
+
+def test_who_votes_without_a_collective_of_torchs_ddp_is_named_by_the_records():
+    """No head shows what DDP calls from C++: it looks like work."""
+
+    def votes(fleet: SimFleet) -> None:
+        fleet.rank("rg_1.1").waits_in = WAIT_COMMIT
+
+    def hidden(snapshot: Snapshot) -> Snapshot:
+        return replace(snapshot, observations=tuple(map(_without_own_heads, snapshot.observations)))
+
+    script = at(20, hang("rg_1.1", "backward")), at(21, votes)
+    drive = Drive(field(2, 2, *script), alter=hidden).run(45)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == ("rg_1.1",)
+    assert "rg_1.1 waits in the commit vote, rg_1.0 in the " in incident.verdict.reason
+    assert accused(drive) == {"rg_1.1"}
+
+
+def _without_own_heads(one: Observation) -> Observation:
+    report = one.report
+    if report is None:
+        return one
+    heads = tuple(head for head in report.heads if head.name == ACROSS)
+    return replace(one, outcome=replace(report, heads=heads))
 
 
 def test_after_a_death_ranks_go_on_by_rights():
@@ -301,6 +345,13 @@ def test_whoever_is_traced_is_told_with_who_looks_and_never_accused(phased, for_
     assert incident.resolution is not None
 
 
+def test_an_interpreter_that_stops_after_a_long_wait_is_no_root() -> None:
+    """It gave up waiting, and is about to end."""
+    drive = Drive(field(3, 1, at(20, traced("rg_1.0")), at(70, gil("rg_0.0")))).run(100)
+    assert not accused(drive)
+    assert not drive.evicts
+
+
 def test_a_group_with_a_hung_rank_is_not_evicted_while_another_of_its_ranks_is_traced() -> None:
     script = [at(20, stands("rg_1.1", "log_step", 66)), at(22, traced("rg_1.0"))]
     drive = Drive(field(2, 2, *script)).run(60)
@@ -358,6 +409,20 @@ def test_an_orphan_that_hangs_is_the_root_by_elimination_and_it_alone_is_put_out
     assert evict.replica_id == "rg_1:uuid0"
     assert accused(drive) == {"rg_1~uuid0.0"}
     assert drive.fleet.rank("rg_1.0").alive
+
+
+def test_ids_that_beat_before_their_ranks_are_registered_or_tell_them_are_nobodys_second_life():
+    def late(snapshot: Snapshot) -> Snapshot:
+        if snapshot.tick > 40:
+            return snapshot
+        told = () if snapshot.tick < 12 else snapshot.observations
+        untold = tuple(
+            replace(one, outcome=replace(one.report, step=None)) if one.report else one
+            for one in told
+        )
+        return replace(snapshot, observations=untold)
+
+    assert not Drive(field(3, 1), alter=late).run(60).seen
 
 
 # -- deaths ------------------------------------------------------------------------------------
