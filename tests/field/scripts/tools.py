@@ -140,6 +140,7 @@ def after_backward(step):
         compute(5)
     if trouble.now("profiler"):
         profile()
+    end_profile()
     if trouble.now("breakpoint"):
         breakpoint()  # somebody forgot it
     if trouble.now("out_of_memory"):
@@ -272,16 +273,20 @@ def look_through_history():
     burn(0.005 * len(HISTORY))  # a list that is searched from its start, each step
 
 
+PROFILERS = []
+
+
 def profile():
     profiler = torch.profiler.profile()
     profiler.start()
+    PROFILERS.append((profiler, time.monotonic() + 8))
 
-    def export():
-        time.sleep(8)
+
+def end_profile():
+    if PROFILERS and time.monotonic() > PROFILERS[0][1]:
+        profiler, _ = PROFILERS.pop()
         profiler.stop()
         profiler.export_chrome_trace(os.path.join(os.environ["OUTPUT"], "trace.json"))
-
-    threading.Thread(target=export, daemon=True).start()
 
 
 def save_when_asked(model):
