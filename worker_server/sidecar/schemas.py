@@ -135,7 +135,7 @@ _STEP: Final = _object(
         ),
         "commit_failures": _COUNT,
         "held_s": _says("inside of collectives, outside of phase `communication`", _SECONDS),
-        "waits_in": _says("quorum or commit: what the main thread waits in now", _TEXT),
+        "waits_in": _says("quorum, heal or commit: what the main thread waits in now", _TEXT),
         "waits_s": _SECONDS,
         "waited_s": _says("for others, in the life of the process", _SECONDS),
         "gradients_watched": _says("whether one that is not finite would be seen", _BOOL),
