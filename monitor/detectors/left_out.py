@@ -78,14 +78,10 @@ def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -
     for one in said.findings:
         early, late = said.names(one.culprits), said.names(one.victims)
         if sure(one) and one.kind in MISSING and late and voting >= set(early):
-            ahead, behind = (
-                [history.tracks[rank] for rank in side if rank in history.tracks]
-                for side in (early, late)
-            )
-            within = "commit vote", "their group"
-            yield from _judge(
-                history, graph, ahead, behind, one.op or "collective", lacks=True, within=within
-            )
+            ahead = [track for track in still if track.rank in early]
+            behind = [track for track in members if track.rank in late]
+            op, within = one.op or "collective", ("commit vote", "their group")
+            yield from _judge(history, graph, ahead, behind, op, lacks=True, within=within)
 
 
 def _comes_or_goes(history: History, since_s: float) -> bool:

@@ -159,6 +159,8 @@ def _place(track: RankTrack, held: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its own words."""
     seen = None if track.fresh is None else track.fresh.witness
     if seen is not None:
+        if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
+            return " at its end: its program is over, and a thread that is no daemon keeps it,"
         told = not held and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
         doing = f", {_DOING[seen.doing]}," if told else ""
         return f" in {seen.frame}{doing}"

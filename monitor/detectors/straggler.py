@@ -245,6 +245,12 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
     )
 
 
+def _cores(history: History, rank: RankName) -> tuple[float, float]:
+    """What it uses of late, and its peers at the median."""
+    used = {t.rank: t.used.cores or 0.0 for t in history.present() if t.used is not None}
+    return used.pop(rank, 0.0), median(used.values()) if used else 0.0
+
+
 def _starved(windows: Sequence[Window], rank: RankName) -> _Starved:
     shares: dict[RankName, list[float]] = {}
     for window in windows:
@@ -322,7 +328,12 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
     told = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     if doubted:
         told += ", all along or in every few steps: the samples are too coarse to tell"
-    if worst.starved.alone:
+    uses, others_use = _cores(history, worst.rank)
+    if uses > max(0.5, 1.5 * others_use):
+        told += (
+            f"; it uses {uses:.1f} cores, its peers {others_use:.1f}: it computes more than they"
+        )
+    elif worst.starved.alone:
         told += (
             f"; for {worst.starved.own:.0%} of the time it was ready to run and got no core: a CPU "
             "limit, or other programs on its host"

@@ -191,17 +191,10 @@ def _able(history: History, track: RankTrack) -> bool:
     Two groups of which one hangs: the other, back from a restart, commits nothing before the hung
     one is out. It must not be counted as missing then.
     """
-    fresh = track.fresh
     if history.participating(track):
         return True
-    return (
-        fresh is not None
-        and fresh.process.alive
-        and not history.stopped(track)
-        and fresh.step is not None
-        and (
-            fresh.step.phase == WAITING_PHASE
-            if track.phased
-            else track.waits_in is not None or inside_across(track)
-        )
-    )
+    if track.fresh is None or not track.fresh.process.alive or history.stopped(track):
+        return False
+    if track.phased:
+        return track.doing == WAITING_PHASE
+    return track.waits_in is not None or inside_across(track)
