@@ -70,6 +70,8 @@ class Watch:
         self.health: dict[str, set[str]] = {}
         self.progress_s: float = time.time()
         """When any group last made a step."""
+        self.trained = False
+        """Whether any group has made a step: before, the job starts and does not stand."""
         self.stands: list[list[float]] = []
         """[from, to] of every time in which no group made a step for 5 s and longer."""
         self.statuses: list[list[Any]] = []
@@ -84,9 +86,9 @@ class Watch:
         """One look at the job and at the monitor."""
         now_s = time.time()
         if self.fleet.look(now_s):
-            if now_s - self.progress_s >= 5:
+            if self.trained and now_s - self.progress_s >= 5:
                 self.stands.append([round(self.progress_s, 2), round(now_s, 2)])
-            self.progress_s = now_s
+            self.progress_s, self.trained = now_s, True
         try:
             self.snapshot = self._get("/v1/snapshot")
             incidents = self._get("/v1/incidents")["incidents"]
@@ -148,7 +150,8 @@ class Watch:
 
     def stood(self, since_s: float, now_s: float) -> list[list[float]]:
         """Every stand that lasted into the time since, the present one too."""
-        last = [[self.progress_s, now_s]] if now_s - self.progress_s >= 5 else []
+        stands = self.trained and now_s - self.progress_s >= 5
+        last = [[self.progress_s, now_s]] if stands else []
         return [[max(a, since_s - 5), b] for a, b in (*self.stands, *last) if b > since_s]
 
     def close(self) -> None:
