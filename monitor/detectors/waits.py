@@ -245,8 +245,8 @@ def _standing(history: History, track: RankTrack) -> Standing:  # noqa: PLR0911
     if history.stopped(track):
         return Standing.STOPPED
     frozen_s = report.process.interpreter_age_s
-    if frozen_s is not None and track.stall_s - frozen_s < history.hang_after_s(track) <= frozen_s:
-        return Standing.FROZEN  # what stood before its interpreter did may be ending now
+    if frozen_s is not None and frozen_s >= history.hang_after_s(track):
+        return Standing.FROZEN
     if any(inside_own_group(head, track) for head in report.heads):
         return Standing.HELD
     if track.waits_in is not None or inside_across(track):

@@ -100,6 +100,13 @@ def bench(page, tmp_path):
     return Bench(tmp_path / "a.page")
 
 
+def test_an_interpreter_that_ends_is_not_taken_for_one_whose_gil_is_held(page, bench):
+    page.beat()
+    assert bench.box.process().interpreter_age_s is not None
+    page.end()
+    assert bench.box.process().interpreter_age_s is None
+
+
 def test_a_record_has_the_ring_and_torchs_part_side_by_side(page, bench):
     enter(page, page.group_row("default", 2, (0, 1)))
     record = bench.box.flight_record()

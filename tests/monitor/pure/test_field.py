@@ -17,7 +17,6 @@ from tests.monitor.fleet import (
     crash,
     ended_by,
     ghosts_hang,
-    gil,
     gives_across,
     hang,
     jam_across,
@@ -343,13 +342,6 @@ def test_whoever_is_traced_is_told_with_who_looks_and_never_accused(phased, for_
     assert "rank rg_1.0 is held by gdb (pid 4711) for" in incident.verdict.reason
     assert "rg_0.0 and rg_2.0 wait for it" in incident.verdict.reason
     assert incident.resolution is not None
-
-
-def test_an_interpreter_that_stops_after_a_long_wait_is_no_root() -> None:
-    """It gave up waiting, and is about to end."""
-    drive = Drive(field(3, 1, at(20, traced("rg_1.0")), at(70, gil("rg_0.0")))).run(100)
-    assert not accused(drive)
-    assert not drive.evicts
 
 
 def test_a_group_with_a_hung_rank_is_not_evicted_while_another_of_its_ranks_is_traced() -> None:
