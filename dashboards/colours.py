@@ -52,4 +52,3 @@ SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
 SEVERITY: Final[Mapping[str, str]] = {"critical": RED, "warning": ORANGE, "info": BLUE}
 UP: Final[Values] = {"0": ("✕ down", RED), "1": ("● up", GREEN)}
 MEMBER: Final[Values] = {"0": ("✕ out", RED), "1": ("● in", GREEN)}
-YES: Final[Values] = {"0": ("no", GREEN), "1": ("yes", ORANGE)}

@@ -84,7 +84,8 @@ class Detecting:
     so many times as long: an undeclared pause looks like that, and so does a process that gets no
     CPU; hangs mostly sleep. Lower accuses compilations, higher finds endless loops later."""
     hang_sweeps: int = 2
-    """Consecutive sweeps with the same verdict before it counts: snapshots are skewed."""
+    """Consecutive sweeps with the same verdict before it counts: snapshots are skewed. The second
+    comes 0.3 s after the first."""
 
     # -- dead: monitor.detectors.dead ------------------------------------------------------
     dead_observations: int = 2

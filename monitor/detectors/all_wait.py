@@ -23,30 +23,37 @@ from monitor.names import RankName
 def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict; without culprits where the groups tie."""
     still_s = _still_s(history, graph)
-    if still_s is None:
+    if still_s is None or still_s < history.config.unwitnessed_factor * _hang_after_s(history):
         return ()
-    if still_s < history.config.unwitnessed_factor * _hang_after_s(history):
-        return ()
+    ranks = history.present()
+    culprits: tuple[RankName, ...] = ()
+    source = f"phases and heads at {history.config.tick_s:g} s polls"
     named = _named(history, still_s)
-    ranks = tuple(track.rank for track in history.present())
-    groups = sorted(history.groups())
-    polls = f"phases and heads at {history.config.tick_s:g} s polls"
-    if named is not None:
+    if named is None:
+        reason = (
+            f"all {len(ranks)} ranks of {len(history.groups())} groups wait for each other across "
+            f"groups for {seconds(still_s)} and nobody is missing: the network, the Lighthouse, or "
+            "a GPU; nothing tells whose"
+        )
+        confidence, evidence = Confidence.UNSURE, {"source": source}
+    else:
         finding, culprits = named
-        evidence = {**finding.evidence, "source": f"flight records, found by {polls}"}
-        return (
-            _verdict(
-                history, still_s, finding.reason, culprits=culprits,
-                confidence=finding.confidence, evidence=evidence,
-            ),
-        )  # fmt: skip
-    reason = (
-        f"all {len(ranks)} ranks of {len(groups)} groups wait for each other across groups for "
-        f"{seconds(still_s)} and nobody is missing: the network, the Lighthouse, or a GPU; "
-        "nothing tells whose"
+        reason, confidence = finding.reason, finding.confidence
+        evidence = {**finding.evidence, "source": f"flight records, found by {source}"}
+    groups = groups_of(culprits)
+    return (
+        Verdict(
+            kind=Kind.DEADLOCK,
+            culprits=culprits,
+            groups=groups,
+            reason=reason,
+            confidence=confidence,
+            since_s=history.now_s - still_s,
+            victims=tuple(track.rank for track in ranks if track.rank not in culprits),
+            evidence=evidence,
+            signature=f"deadlock:across:{'/'.join(groups)}",
+        ),
     )
-    evidence = {"source": polls}
-    return (_verdict(history, still_s, reason, confidence=Confidence.UNSURE, evidence=evidence),)
 
 
 def wanted(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -79,13 +86,9 @@ def _still_s(history: History, graph: WaitGraph) -> float | None:
         return None  # somebody may be missing
     if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
         return None
-    if any(history.starting(track) or _heals(track) for track in tracks):
+    if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):
         return None
     return min((track.stall_s for track in tracks), default=None)
-
-
-def _heals(track: RankTrack) -> bool:
-    return track.step is not None and track.step.healing
 
 
 def _lane(history: History) -> tuple[RankTrack, ...]:
@@ -108,25 +111,3 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
     found = [(one, names) for one, names in found if set(names) <= here]
     groups = {group for _, names in found for group in groups_of(names)}
     return found[0] if len(groups) == 1 else None
-
-
-def _verdict(
-    history: History,
-    still_s: float,
-    reason: str,
-    *,
-    culprits: tuple[RankName, ...] = (),
-    confidence: Confidence,
-    evidence: dict[str, str],
-) -> Verdict:
-    return Verdict(
-        kind=Kind.DEADLOCK,
-        culprits=culprits,
-        groups=groups_of(culprits),
-        reason=reason,
-        confidence=confidence,
-        since_s=history.now_s - still_s,
-        victims=tuple(t.rank for t in history.present() if t.rank not in culprits),
-        evidence=evidence,
-        signature=f"deadlock:across:{'/'.join(groups_of(culprits))}",
-    )

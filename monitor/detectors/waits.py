@@ -18,6 +18,7 @@ that report no phases of their own are doing follows from the heads of their pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -58,6 +59,8 @@ class WaitGraph:
     """Whether most ranks stand still by themselves at once and nobody waits."""
     quiet: tuple[GroupName, ...] = ()
     """Replica groups that stand still, and only their records can tell why; sorted."""
+    next_root_s: float = math.inf
+    """In so many seconds the next of the suspects has stood still for longer than allowed."""
     by_records: frozenset[RankName] = frozenset()
     """Ranks that are missing somewhere by their group's records alone."""
     _stalled: frozenset[RankName] = frozenset()
@@ -172,12 +175,15 @@ def build(history: History) -> WaitGraph:
 
 
 def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
-    roots = tuple(
-        rank
+    left_s = {
+        rank: patience(history, graph, history.tracks[rank]).span_s - _stood_s(history, graph, rank)
         for rank in graph.suspects
-        if _stood_s(history, graph, rank) >= patience(history, graph, history.tracks[rank]).span_s
+    }
+    return replace(
+        graph,
+        roots=tuple(rank for rank, span_s in left_s.items() if span_s <= 0),
+        next_root_s=min((span_s for span_s in left_s.values() if span_s > 0), default=math.inf),
     )
-    return replace(graph, roots=roots)
 
 
 def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:

@@ -62,10 +62,6 @@ SIZELESS: Final = frozenset({"barrier", "monitored_barrier", "coalesced", "split
 """Nothing of what they carry has to agree: a barrier's one element is the backend's own."""
 UNDECIDED: Final = frozenset({"all_to_all", "all_reduce_sparse"})
 """Sizes may differ between members of a healthy collective."""
-KNOWN: Final = frozenset({
-    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter",
-    *SIZELESS, *UNDECIDED,
-})  # fmt: skip
 
 _DTYPES: Final[Mapping[str, str]] = {
     "float": "float32",

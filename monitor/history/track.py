@@ -77,13 +77,10 @@ class RankTrack:
     """The latest report that told what it uses: one may miss a look."""
     traced_since_s: float | None = None
     """First sweep that found it traced; None while nobody does."""
-    dead_sightings: int = 0
     died_s: float | None = None
     first_commit_s: float | None = None
     """When the first commit of this incarnation was seen; None before, or when missed."""
     last_commit_s: float | None = None
-    was_alive: bool = False
-    """Whether this monitor ever saw the process alive."""
     failed: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_FAILED_MAX))
     """Attempts without a commit: the tick that showed them, and how many; the latest."""
 
@@ -255,10 +252,8 @@ class RankTrack:
         elif self.traced_since_s is None:
             self.traced_since_s = now_s
         if report.process.alive:
-            self.was_alive, self.dead_sightings, self.died_s = True, 0, None
-            return
-        self.dead_sightings += 1
-        if self.died_s is None:
+            self.died_s = None
+        elif self.died_s is None:
             self.died_s = now_s - (report.process.dead_age_s or 0.0)
 
 

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from monitor.audit.books import Books
 from monitor.config import KeeperConfig
@@ -33,6 +34,9 @@ from monitor.tokens import TokenBook
 from monitor.view import NotPossible, View
 
 log = logging.getLogger(__package__)
+
+_LOOKS_BETWEEN: Final = 2
+"""Ticks between two of the schedule, at most."""
 
 
 class Keeper:
@@ -73,15 +77,22 @@ class Keeper:
         return self._view
 
     def run(self, stop: threading.Event) -> None:
-        """Tick on schedule until told to stop."""
+        """Tick on schedule, and between where the judge asks for it, until told to stop."""
         clock, tick_s = self._parts.clock, self._parts.config.tick_s
-        planned_s = clock.now_s()
+        planned_s = due_s = clock.now_s()
+        between = 0
         while not stop.is_set():
             began_s = clock.now_s()
-            lateness_s = max(0.0, began_s - planned_s)
+            lateness_s = max(0.0, began_s - due_s)
             self.tick(lateness_s)
-            planned_s = (planned_s if lateness_s < tick_s else began_s) + tick_s
-            stop.wait(max(0.0, planned_s - clock.now_s()))
+            between += 1
+            if due_s >= planned_s:
+                planned_s = (planned_s if lateness_s < tick_s else began_s) + tick_s
+                between = 0
+            now_s = clock.now_s()
+            asked_s = self._result.look_again_s if between < _LOOKS_BETWEEN else planned_s
+            due_s = min(planned_s, max(asked_s, now_s))
+            stop.wait(max(0.0, due_s - now_s))
 
     def tick(self, lateness_s: float = 0.0) -> None:
         """Observe, decide, act, once. Never raises."""

@@ -8,6 +8,7 @@ nor end), is named in `detector_failures`, and stops nobody else.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,6 +37,10 @@ _T = TypeVar("_T")
 
 _HOUR_S: Final = 3600.0
 _GRAPH: Final = "waits"
+_SECOND_LOOK_S: Final = 0.3
+"""After a hang was first seen. Ranks that one sweep asked before and after a step are not told
+apart once more so much later; until the schedule's next tick nobody trains."""
+_ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
 """What an eviction explains of those processes alone that it has put out."""
 _NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
@@ -140,6 +145,7 @@ class Pipeline:
             decisions=decisions,
             wants_records=wanted or (),
             wants_steps=self._history.wanted_steps(),
+            look_again_s=snapshot.now_s + self._look_again_s(graph, changed),
             rank_health=rank_health(
                 self._history, graph, self._tracker.open(), self._tracker.blamed(self._history)
             ),
@@ -151,6 +157,14 @@ class Pipeline:
             health=self._health,
             learned=self._learned(snapshot.now_s),
         )
+
+    def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:
+        """In how many seconds a hang is due, or is seen for the second time."""
+        now_s = self._history.now_s
+        new = (one for one in changed if one.milestones.first_seen_s == now_s)
+        if any(one.kind is Kind.NOT_ENTERED and one.state is State.PENDING for one in new):
+            return _SECOND_LOOK_S
+        return math.inf if graph is None else graph.next_root_s + _ROUNDING_S
 
     def _learned(self, now_s: float) -> Learned:
         known, groups = self._experience, len(self._history.groups())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,6 +45,8 @@ class TickResult:
     """Ranks whose flight records the next tick should carry."""
     wants_steps: tuple[RankName, ...] = ()
     """Ranks whose past steps (`/v1/steps`) the next tick should carry."""
+    look_again_s: float = math.inf
+    """The moment at which a tick settles something, should it come before the schedule's next."""
     rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)
     detector_failures: Mapping[str, str] = field(default_factory=dict)
     """Detector -> error, for each that crashed in this tick: its kind is unknown, not healthy."""

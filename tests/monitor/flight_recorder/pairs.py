@@ -9,12 +9,17 @@ from typing import Final
 
 from monitor.flight_recorder.counts import UNKNOWN_SIZE, counts_of, numbers
 from monitor.flight_recorder.job import Payload
-from monitor.flight_recorder.ops import KNOWN, POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
+from monitor.flight_recorder.ops import POINT_TO_POINT, SIZELESS, UNDECIDED, peers_of
 from monitor.flight_recorder.semantics import Side
 from monitor.flight_recorder.signature import comparable, dtype_of, signature_of
 
 _FOLLOWS: Final = frozenset({"all_gather", "reduce_scatter"})
 """What comes out follows from what goes in and the number of members."""
+
+KNOWN: Final = frozenset({
+    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter",
+    *SIZELESS, *UNDECIDED,
+})  # fmt: skip
 
 
 def agree(one: Payload, other: Payload, size: int = UNKNOWN_SIZE) -> bool | None:

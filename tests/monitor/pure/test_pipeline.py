@@ -1,5 +1,6 @@
 """What one tick promises, whatever happens in it."""
 
+import math
 from dataclasses import replace
 
 from monitor.config import KeeperConfig
@@ -57,6 +58,16 @@ def test_an_incident_is_reported_as_changed_only_when_its_story_goes_on() -> Non
     config = KeeperConfig(observe=True)
     drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config).run(100)
     assert sum(len(result.changed) for result in drive.results) == 2  # pending, firing
+
+
+def test_a_look_is_asked_for_when_a_hang_is_due_and_soon_after_it_was_first_seen() -> None:
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))])).run(40)
+    first = next(n for n, result in enumerate(drive.results) if result.changed)
+    before, seen, settled = drive.results[first - 1 : first + 2]
+    assert before.now_s < before.look_again_s <= seen.now_s + 0.1
+    assert 0 < seen.look_again_s - seen.now_s < 0.5
+    assert [one.state for one in settled.changed] == ["firing"]
+    assert all(result.look_again_s == math.inf for result in drive.results[: first - 5])
 
 
 def test_a_decision_that_nobody_takes_up_is_made_again() -> None:

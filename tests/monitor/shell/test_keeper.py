@@ -458,6 +458,22 @@ def test_ticks_come_on_schedule_and_stop_at_once(bench: Bench) -> None:
     assert times[-1] - times[0] >= 0.1 * (len(times) - 2)
 
 
+def test_the_judge_may_ask_for_ticks_between_those_of_the_schedule(bench: Bench) -> None:
+    bench.with_parts(config=KeeperConfig(tick_s=1.0))
+    stop = threading.Event()
+
+    def eager(snapshot: Snapshot) -> TickResult:
+        if snapshot.tick == 4:
+            stop.set()
+        return TickResult(snapshot.now_s, look_again_s=snapshot.now_s + 0.1)
+
+    bench.judge.say = eager
+    bench.keeper.run(stop)
+    first, *between, fourth = (snapshot.now_s for snapshot in bench.judge.seen)
+    assert max(between) - first < 0.9
+    assert fourth - first > 0.9  # no more than two: on schedule again
+
+
 def test_a_late_tick_says_how_late_it_is(bench: Bench) -> None:
     bench.with_parts(config=KeeperConfig(tick_s=0.1))
     stop = threading.Event()
