@@ -35,6 +35,7 @@ from worker_server.page.writer import GroupRow
 from worker_server.wire import ACROSS
 
 _HUNG: Final = "_lightkeeper_entries"
+_QUORUM_MOST: Final = 2**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,11 @@ def _group(recorder: Recorder, pg: Any) -> _Group | None:
 
 
 def configured(pg: Any, size: int, quorum: int | None) -> None:
-    """The group was made anew for a quorum; what was open in the old one is given up."""
+    """The group was made anew for a quorum; what was open in the old one is given up.
+
+    Without a Manager `quorum` may be an id of 63 random bits, which orders nothing.
+    """
+    quorum = None if quorum is None or quorum > _QUORUM_MOST else quorum
     recorder = collectives.current()
     group = None if recorder is None else _group(recorder, pg)
     if recorder is None or group is None:

@@ -87,11 +87,22 @@ def _patch_groups(module: Any) -> None:
     torchft_groups.install(module)
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, module.ProcessGroup):
-            wrap(cls, "configure", timed_configure(_configured))
+            wrap(cls, "configure", timed_configure(_configured))  # torchft <= 0.2.0
+            wrap(cls, "reconfigure", timed_configure(_reconfigured))
 
 
-def _configured(group: Any, values: dict[str, Any]) -> None:
+def _configured(group: Any, *args: Any, **kwargs: Any) -> None:
+    names = ("store_addr", "replica_id", "rank", "world_size", "quorum_id")
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
     torchft_groups.configured(group, values["world_size"], values.get("quorum_id"))
+
+
+def _reconfigured(group: Any, opts: Any) -> None:
+    torchft_groups.configured(group, len(opts.handles), opts.uuid)
+
+
+def _manager_reconfigured(manager: Any, communicator_id: int, handles: Any) -> None:
+    torchft_groups.configured(manager._pg, len(handles), communicator_id)
 
 
 # -- the Manager ---------------------------------------------------------------------------------
@@ -113,6 +124,7 @@ def _patch_manager(module: Any) -> None:
             "steps and waits are not seen there",
             stacklevel=6,
         )
+    wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
     wrap(manager, "report_error", _seen_error)

@@ -110,16 +110,14 @@ def wrap(cls: type, name: str, make: Callable[[Method], Method]) -> bool:
 # -- process groups -------------------------------------------------------------------------------
 
 
-def timed_configure(done: Callable[[Any, dict[str, Any]], None]) -> Callable[[Method], Method]:
-    """Wraps a group's `configure`; `done` is told the group and the values by name."""
-    names = ("store_addr", "replica_id", "rank", "world_size", "quorum_id")
+def timed_configure(done: Callable[..., None]) -> Callable[[Method], Method]:
+    """Wraps what makes a group anew; `done` is called with the same arguments once it is made."""
 
     def make(original: Method) -> Method:
         def configure(self: Any, *args: Any, **kwargs: Any) -> Any:
             def over(_: object, span: Span) -> None:
-                values = _named(names, args, kwargs)
                 _add(layout.TIME_RECONFIGURE, self, span)
-                done(self, values)
+                done(self, *args, **kwargs)
 
             return _timed(over, original, self, args, kwargs)
 

@@ -191,9 +191,18 @@ def store():
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+FORMS = "configure" if hasattr(ProcessGroup, "configure") else "reconfigure"
+"""What makes a group anew, up to torchft 0.2.0 and since."""
+
+
 def configure(group, store, quorum):
-    address = f"127.0.0.1:{store.port}/{quorum}"
-    group.configure(address, "rg_0", 0, 1, quorum_id=quorum)
+    if FORMS == "configure":
+        address = f"127.0.0.1:{store.port}/{quorum}"
+        group.configure(address, "rg_0", 0, 1, quorum_id=quorum)
+    else:
+        opts = torchft_groups_module.ReconfigureOptions()
+        opts.uuid, opts.handles = quorum, [group.get_reconfigure_handle()]
+        group.reconfigure(opts).wait()
     return group
 
 
@@ -291,6 +300,12 @@ def test_with_a_new_quorum_the_sequence_begins_again_and_what_was_open_is_given_
     assert PageReader(tmp_path / "a.page").times()["reconfigure"].done == 2
 
 
+def test_a_group_without_a_manager_may_have_an_id_that_is_no_quorum(gloo, ring, store):
+    configure(gloo, store, 2**62)
+    gloo.allreduce([t(3)], AllreduceOptions()).wait()
+    assert [(e.quorum, e.seq) for e in ring()] == [(None, 1)]
+
+
 def test_a_second_group_has_a_name_of_its_own(gloo, ring, store):
     other = configure(ProcessGroupGloo(timeout=timedelta(seconds=5)), store, 7)
     for group in (gloo, other, gloo):
@@ -355,7 +370,7 @@ def test_signatures_stay(reporter):
         (torchft_manager.Manager, "should_commit"),
         (torchft_manager._ManagedWork, "wait"),
         (torchft_groups_module.ProcessGroupWrapper, "allreduce"),
-        (torchft_groups_module.ProcessGroupBaby, "configure"),
+        (torchft_groups_module.ProcessGroupBaby, FORMS),
     ):
         wrapped = getattr(cls, name)
         assert inspect.signature(wrapped) == inspect.signature(inspect.unwrap(wrapped))
