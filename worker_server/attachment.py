@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -129,6 +130,7 @@ def _start_beat(
             last_words.note_uncaught,
             profile.Profiler(files.page).look,
             say_refusal,
+            _tell_backends,
         ),
     )
 
@@ -142,6 +144,11 @@ def _start_beat(
     atexit.register(end)
     beat.start()
     return end
+
+
+def _tell_backends() -> None:
+    if (collectives := sys.modules.get("worker_server.collectives")) is not None:
+        collectives.tell_backends()
 
 
 def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:

@@ -45,6 +45,8 @@ _UNNAMED = frozenset({"", "undefined"})
 _MAX_CACHED = 4096
 _compiling = torch.compiler.is_dynamo_compiling
 _Tensor = torch.Tensor
+backends: set[str] = set()
+"""Of groups of torch's that this process has had, and of TorchFT's."""
 _recorded_elsewhere: tuple[type, ...] = ()
 """Kinds of groups whose own methods write the entry: TorchFT's, see `torchft_groups`."""
 
@@ -132,6 +134,14 @@ def install(reporter: Reporter) -> None:
 def current() -> Recorder | None:
     """Where to record now; None after a fork."""
     return _recorder
+
+
+def tell_backends() -> None:
+    """Note which backends there are: each has a flight recorder of its own."""
+    if _recorder is not None:
+        for config in tuple(c10d._world.pg_backend_config.values()):
+            backends.update(part.rpartition(":")[2] for part in str(config).split(","))
+        _recorder.page.write_backends(",".join(sorted(backends)))
 
 
 def begin_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:

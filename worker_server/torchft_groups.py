@@ -284,6 +284,8 @@ def _group(recorder: Recorder, pg: Any) -> _Group | None:
     row = recorder.page.group_row(name, size)
     if row is None:
         return None
+    with contextlib.suppress(Exception):  # a group of the user's own may have no name
+        collectives.backends.add(str(pg.getBackendName()).rpartition("-")[2])
     if row.enqueued:  # of a group that is gone
         row = recorder.page.restart_group(row, size)
     quorum = getattr(pg, "_quorum_id", None)

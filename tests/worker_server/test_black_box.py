@@ -15,8 +15,9 @@ from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.control_plane import ControlPlaneError, SilentError
+from worker_server.sidecar.control_plane import ControlPlaneError
 from worker_server.sidecar.metrics import make_registry
+from worker_server.sidecar.recorders import MAIN
 from worker_server.sidecar.stacks import Look, Stacks, StacksError, Taken
 from worker_server.sidecar.user_code import Call
 
@@ -56,12 +57,13 @@ class FakeTorch:
         self.asked = 0
         self.error = None
         self.record = None
-        self.silent = False
+        self.names = {"fr_trace_json", "ping"}
 
-    def flight_record(self, timeout_s=2.0):
+    def handlers(self):
+        return frozenset(self.names)
+
+    def ask(self, question):
         self.asked += 1
-        if self.silent:
-            raise SilentError("fr_trace_json: no answer within 2 s")
         if self.error:
             raise ControlPlaneError(self.error)
         return self.record or {"entries": [self.asked]}
@@ -241,7 +243,8 @@ def test_metrics_of_a_rank_that_never_reported_have_no_step(bench):
 def test_a_stopped_rank_is_not_asked_for_torchs_record_and_the_answer_says_so(bench):
     bench.box.flight_record()
     bench.process.state = "T"
-    bench.box._kept = replace(bench.box._kept, taken_s=0.0)  # older than a second
+    kept = bench.box.recorders.kept
+    kept[MAIN] = replace(kept[MAIN], taken_s=1.0)  # older than a second
     record = bench.box.flight_record()
     assert (bench.torch.asked, record.torch) == (1, {"entries": [1]})
     assert record.torch_error == "the rank is stopped (state T): it was not asked"
@@ -250,20 +253,6 @@ def test_a_stopped_rank_is_not_asked_for_torchs_record_and_the_answer_says_so(be
     bench.process.state = "S"
     assert bench.box.flight_record().torch_error is None
     assert bench.torch.asked == 2
-
-
-def test_a_control_plane_that_did_not_answer_is_left_alone_for_a_while(bench):
-    bench.torch.silent = True
-    assert bench.box.flight_record().torch_error == "fr_trace_json: no answer within 2 s"
-    record = bench.box.flight_record()
-    assert bench.torch.asked == 1
-    assert record.torch_error.startswith("fr_trace_json: no answer within 2 s, 0.")
-    with pytest.raises(ControlPlaneError, match="not asked again within 15 s"):
-        bench.box.wait_counters()
-    since_s, why = bench.box._silence
-    bench.box._silence = since_s - 16.0, why
-    bench.torch.silent = False
-    assert bench.box.flight_record().torch_error is None
 
 
 def test_a_control_plane_that_says_no_is_asked_again_at_once(bench):

@@ -27,7 +27,7 @@ import struct
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 5
+VERSION: Final = 6
 WORD: Final = 8
 
 NONE: Final = -(2**62)
@@ -70,6 +70,8 @@ W_REPLICA: Final = W_BEGUN + 2 * BEGUN_SLOT_WORDS
 """String number of the replica id of the TorchFT Manager, as soon as there is one."""
 W_GRADIENTS: Final = W_REPLICA + 1
 """1 while gradients are looked at for what is not finite."""
+W_BACKENDS: Final = W_GRADIENTS + 1
+"""String number of the backends of all process groups: `gloo,nccl`."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792

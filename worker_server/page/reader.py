@@ -69,6 +69,11 @@ class PageReader(AsideReader):
         return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
+    def backends(self) -> list[str]:
+        """Of all process groups that the rank has had."""
+        return self._string(self._words[layout.W_BACKENDS]).split(",")
+
+    @property
     def progress(self) -> int:
         """Phase changes so far."""
         return self._phase_now()[0]

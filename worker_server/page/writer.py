@@ -230,6 +230,10 @@ class PageWriter(AsideWriter):
         self._words[layout.W_PHASE_SOURCE] = self.intern(phases)
         self._words[layout.W_WAITS_DECLARED] = waits_declared
 
+    def write_backends(self, names: str) -> None:
+        """The backends of all process groups, joined by commas."""
+        self._words[layout.W_BACKENDS] = self.intern(names)
+
     # -- names ------------------------------------------------------------------------------
 
     def intern(self, text: str, *, is_error: bool = False) -> int:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from worker_server import run_dir, wire
 from worker_server.page import layout
 from worker_server.page.reader import PageReader
 from worker_server.sidecar import known_stacks, merge, seen
-from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError, SilentError
+from worker_server.sidecar.control_plane import ControlPlane
 from worker_server.sidecar.hang import DEAF_S, HangWatch, mark_of
 from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.pairing import ClockPairs
 from worker_server.sidecar.process import RankProcess
 from worker_server.sidecar.profile import Profiles
+from worker_server.sidecar.recorders import MAIN, Plane, Recorders
 from worker_server.sidecar.stacks import Stacks, StacksError, Taken, calls_of
 from worker_server.sidecar.steps import StepFollower
 from worker_server.sidecar.witness import Sample, Witness
@@ -29,31 +29,10 @@ _RECORD_DUTY = 0.001
 """Share of one CPU of the rank that keeping torch's record may cost: a record of 2,000 entries
 takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
-_SILENCE_S = 15.0
-"""A control plane that did not answer is left alone for so long: each question costs its asker two
-seconds, and waits in the rank until it can answer. Longer would miss one that comes back."""
 _STALL_S = 5.0
 """No phase change for so long, inside a collective: keep torch's record before a watchdog or an
 operator kills the rank."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
-
-
-class TorchRecords(Protocol):
-    """Where torch's own record comes from."""
-
-    def flight_record(self, timeout_s: float = ...) -> dict[str, Any]:
-        """Torch's record, or ControlPlaneError."""
-
-    def wait_counters(self, timeout_s: float = ...) -> dict[str, Any]:
-        """Torch's wait counters, or ControlPlaneError."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    record: dict[str, Any]
-    taken_s: float
-    cost_s: float
-    entered: int
 
 
 class BlackBox:
@@ -63,26 +42,21 @@ class BlackBox:
         self,
         page: PageReader,
         process: RankProcess,
-        torch: TorchRecords,
+        torch: Plane,
         stacks: Stacks,
         files: run_dir.RankFiles,
     ) -> None:
         self.follower = StepFollower(page)
         self._page = page
         self._process = process
-        self._torch = torch
+        self.recorders = Recorders(torch, self.process, lambda: page.backends)
         self._stacks = stacks
         self._remains = Remains(page, process, files.crash, os.environ)
         self._seen = files.seen
         self._shares = self._seen.exists()  # a sidecar before this one did
         self._profiles = Profiles(files.page, self.process)
-        self._lock = threading.Lock()
         self._clock = ClockPairs()
         self._clock.read()
-        self._kept: _Kept | None = None
-        self._torch_error: str | None = None
-        self._silence: tuple[float, str] | None = None
-        """When torch's control plane did not answer, and what was asked."""
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
         self._witness = Witness()
@@ -169,13 +143,22 @@ class BlackBox:
         after = None if since is None else merge.parse_cursor(since)
         alive = not self._process.wait_death(0)
         if alive:
-            self._refresh_torch(_RECORD_FRESH_S)
-        kept = self._kept
+            self.recorders.refresh(_RECORD_FRESH_S, self._page.entered)
+        kept = self.recorders.kept
+        main = kept[MAIN]
         self._clock.read()
         now_ns = time.monotonic_ns()
         entries, dropped = self._page.ring(now_ns)
         clock = self._clock.frozen()
-        whole = merge.merge(entries, kept.record if kept else None, now_ns, clock)
+        whole = merge.merge(entries, main.record, now_ns, clock)
+        others: dict[str, wire.BackendRecord] = {}
+        for name in kept.keys() - {MAIN}:
+            one = merge.merge(whole.ring, kept[name].record, now_ns, clock, name)
+            whole = replace(whole, ring=one.ring)
+            one = merge.chosen(one, clock, only_active=only_active, since=after)
+            others[name] = wire.BackendRecord(
+                one.torch, kept[name].age_s, kept[name].error, one.torch_only
+            )
         merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
         return wire.FlightRecord(
             identity=self.identity,
@@ -184,59 +167,14 @@ class BlackBox:
             ring=merged.ring,
             dropped=dropped,
             torch=merged.torch,
-            torch_age_s=time.monotonic() - kept.taken_s if kept else None,
-            torch_error=self._torch_error,
+            torch_age_s=main.age_s,
+            torch_error=main.error,
             torch_last_age_s=merge.last_age_s(merged.torch, now_ns, clock),
             torch_only=merged.torch_only,
             cursor=str(cursor),
             sources=merge.SOURCES,
+            recorders=dict(sorted(others.items())),
         )
-
-    def _refresh_torch(self, max_age_s: float) -> None:
-        with self._lock:
-            started = time.monotonic()
-            if self._kept and started - self._kept.taken_s < max_age_s:
-                return
-            entered = self._page.entered
-            try:
-                self._check_torch()
-                record = self._ask_torch(self._torch.flight_record)
-            except ControlPlaneError as exc:
-                self._torch_error = str(exc)
-                return
-            done = time.monotonic()
-            self._torch_error = None
-            self._kept = _Kept(record, done, done - started, entered)
-
-    def _check_torch(self) -> None:
-        """Whether asking torch makes sense now; who cannot answer is not waited for.
-
-        Raises:
-            ControlPlaneError: it does not; the message says why.
-        """
-        process = self.process()
-        if not process.alive:
-            raise ControlPlaneError("the rank is dead")
-        if process.state == "T":
-            self._silence = None  # once it goes on, it answers
-            raise ControlPlaneError("the rank is stopped (state T): it was not asked")
-        if self._silence is None:
-            return
-        since_s, why = self._silence
-        age_s = time.monotonic() - since_s
-        if age_s < _SILENCE_S:
-            raise ControlPlaneError(
-                f"{why}, {age_s:.1f} s ago; not asked again within {_SILENCE_S:g} s"
-            )
-
-    def _ask_torch(self, question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            answer = question()
-        except SilentError as exc:
-            self._silence = time.monotonic(), str(exc)
-            raise
-        self._silence = None
-        return answer
 
     def wait_counters(self) -> dict[str, Any]:
         """Torch's wait counters, from the rank itself.
@@ -244,8 +182,7 @@ class BlackBox:
         Raises:
             ControlPlaneError: they cannot be had.
         """
-        self._check_torch()
-        return self._ask_torch(self._torch.wait_counters)
+        return self.recorders.wait_counters()
 
     def tick(self) -> None:
         """Keep what a dead rank can no longer be asked for; called about once a second."""
@@ -258,16 +195,17 @@ class BlackBox:
         self._look_at_hang()
 
     def _keep_record(self) -> None:
-        entered, kept = self._page.entered, self._kept
+        entered, kept = self._page.entered, self.recorders.kept.values()
+        taken_s = max(one.taken_s for one in kept)
         if not entered:
             return
-        if kept is None:
-            self._refresh_torch(_RECORD_EVERY_S)
+        if not taken_s:
+            self.recorders.refresh(_RECORD_EVERY_S, entered)
             return
-        age = time.monotonic() - kept.taken_s
-        due = age > max(_RECORD_EVERY_S, kept.cost_s / _RECORD_DUTY)
-        if (due and kept.entered != entered) or self._stalls():
-            self._refresh_torch(_RECORD_FRESH_S)
+        cost_s = sum(one.cost_s for one in kept)
+        due = time.monotonic() - taken_s > max(_RECORD_EVERY_S, cost_s / _RECORD_DUTY)
+        if (due and all(one.entered != entered for one in kept)) or self._stalls():
+            self.recorders.refresh(_RECORD_FRESH_S, entered)
 
     def _look_at_hang(self) -> None:
         """Take the stacks of a rank that does not move, without stopping it."""

@@ -80,14 +80,21 @@ SOURCES: Final[Mapping[str, str]] = {
         "the GPU is done"
     ),
     "torch": (
-        "torch's own Flight Recorder, untouched: what the backend was given, by whomever; with "
-        "NCCL states and times are real; on gloo `state` is always 'scheduled', `retired` also "
+        "torch's own Flight Recorder (fr_trace_json: gloo's), untouched: what the backend was "
+        "given, by whomever; with NCCL states and times are real; on gloo `state` is always "
+        "'scheduled', `retired` also "
         "comes after a failure, and there are no roots, no point-to-point and no members; "
         "Baby process groups of TorchFT's have no entries, their backend runs in another process"
     ),
+    "recorders": (
+        "the Flight Recorders of other backends, by the question that torch's control plane was "
+        "asked (fr_trace_json?backend=NAME, dump_nccl_trace_json, torchcomms_fr_trace_json), "
+        "untouched: "
+        "`record`, or `error` where it could not be read; `only` is its torch_only"
+    ),
     "torch_ids": (
         "record_ids of torch's that were created while the rank was inside this entry, of the same "
-        "kind, group, sizes and dtype"
+        "kind, group, sizes and dtype; of `recorder`, where the entry names one"
     ),
     "torch_only": (
         "record_ids of torch's that no entry of the ring explains (C++ by itself, or calls that "
@@ -186,16 +193,24 @@ class _Calls:
 
 
 def merge(
-    ring: tuple[RingEntry, ...], torch: Mapping[str, Any] | None, now_ns: int, clock: Pairing
+    ring: tuple[RingEntry, ...],
+    torch: Mapping[str, Any] | None,
+    now_ns: int,
+    clock: Pairing,
+    recorder: str | None = None,
 ) -> Merged:
-    """Match the two records; `now_ns` is the monotonic moment that the ring's ages count from."""
+    """Match the two records; `now_ns` is the monotonic moment that the ring's ages count from.
+
+    `recorder`: the name of one of several, which has what no other has had before.
+    """
     rows = _rows(torch)
     if not rows:
         return Merged(ring, torch, ())
-    calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring)]
+    calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring) if not entry.torch_ids]
     # without its first entry nobody knows what the ring has forgotten
     whole = bool(ring) and ring[0].id == 1
-    reach = min((call.enter_ns for call in calls), default=0.0) if not whole else 0.0
+    oldest_s = max((entry.enter_age_s for entry in ring), default=0.0)
+    reach = now_ns - oldest_s / _NS if ring and not whole else 0.0
     # whose own entry cannot be placed must not be given another's
     book = _Calls(call for call in calls if call.enter_ns >= clock.since_ns)
     alone: list[int] = []
@@ -211,7 +226,9 @@ def merge(
     entries = list(ring)
     for call in calls:
         if call.own:
-            entries[call.at] = replace(entries[call.at], torch_ids=tuple(call.own))
+            entries[call.at] = replace(
+                entries[call.at], torch_ids=tuple(call.own), recorder=recorder
+            )
     return Merged(tuple(entries), torch, tuple(alone))
 
 
@@ -318,6 +335,28 @@ def unfinished(merged: Merged) -> Merged:
         return kept
     nameless = [row for row in kept.torch["entries"] if _has_number(row) or not _is_over(row)]
     return replace(kept, torch={**kept.torch, "entries": nameless})
+
+
+def chosen(
+    merged: Merged, clock: Pairing, *, only_active: bool = False, since: Cursor | None = None
+) -> Merged:
+    """Of another recorder what is asked for: its entries have moments, and no number in the cursor.
+
+    What was made or found completed since, and what is not over.
+    """
+    rows = {row["record_id"]: row for row in _rows(merged.torch)}
+    since_ms = None if since is None else since.moment_ms
+
+    def wanted(number: int) -> bool:
+        row = rows[number]
+        if not _is_over(row):
+            return True
+        stamps = (row.get("time_created_ns"), row.get("time_discovered_completed_ns"))
+        moments = [clock.monotonic_ns(one) for one in stamps if type(one) is int and one > 0]
+        late = since_ms is None or any(one is None or one >= since_ms * 1e6 for one in moments)
+        return late and not only_active
+
+    return _keep(merged, merged.ring, wanted)
 
 
 def _is_over(row: Any) -> bool:

@@ -215,6 +215,17 @@ _RING_ENTRY: Final = _object(
         "id": _COUNT,
         "quorum": _says("of TorchFT, for which the group was configured", _WHOLE),
         "torch_ids": _list(_WHOLE),
+        "recorder": _says("whose they are, of `recorders`; absent: of `torch`", _TEXT),
+    },
+)
+_BACKEND_RECORD: Final = _object(
+    "One more of torch's flight recorders.",
+    {},
+    {
+        "record": {"type": "object"},
+        "age_s": _SECONDS,
+        "error": _says("why it could not be read", _TEXT),
+        "only": _says("record_ids that no entry of the ring explains", _list(_WHOLE)),
     },
 )
 _RECORD: Final = _object(
@@ -233,6 +244,7 @@ _RECORD: Final = _object(
         "torch_error": _TEXT,
         "torch_last_age_s": _says("since the youngest entry of `torch` was made", _SECONDS),
         "torch_only": _list(_WHOLE),
+        "recorders": _says("other backends' records", _map(ref("BackendRecord"))),
         "cursor": _says("RING.TORCH.MOMENT: give it back as ?since=", _TEXT),
         "sources": _map(_TEXT),
     },
@@ -279,6 +291,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "RingEntry": _RING_ENTRY,
     "FlightRecord": _RECORD,
+    "BackendRecord": _BACKEND_RECORD,
     "Trace": _TRACE,
     "LastWords": _LAST_WORDS,
     "HostEntry": _object(

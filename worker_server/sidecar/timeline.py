@@ -32,9 +32,9 @@ class _Line:
 
 def render(record: FlightRecord) -> str:
     """The record as text: who, then the collectives, then what is unfinished."""
-    placed = _torch_ages(record)
     lines = [_ring_line(entry) for entry in record.ring]
-    lines += _torch_lines(record, placed)
+    for view in record.views():
+        lines += _torch_lines(view, _torch_ages(view))
     lines.sort(key=lambda line: -line.order)
     titles = (*(title for title, _ in _COLUMNS), "call site")
     table = [titles, *(line.cells for line in lines)] if lines else []
@@ -62,6 +62,9 @@ def _header(record: FlightRecord) -> Iterable[str]:
     if record.torch_error:
         torch += f" ({record.torch_error})"
     yield _cut(torch, _WIDTH)
+    for name, one in record.recorders.items():
+        taken = "none" if one.age_s is None else f"taken {_duration(one.age_s)} ago"
+        yield _cut(f"{name}: {taken}" + (f" ({one.error})" if one.error else ""), _WIDTH)
     if record.dropped:
         yield f"the ring has overwritten {record.dropped} older entries"
 

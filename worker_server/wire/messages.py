@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple, NewType
@@ -445,9 +445,21 @@ class RingEntry:
     """Record id: counts up over all process groups of this process, from 1."""
     torch_ids: tuple[int, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
+    recorder: str | None = None
+    """Whose they are, of `FlightRecord.recorders`; None: of `torch`."""
     quorum: int | None = None
     """Id of the quorum for which TorchFT had configured the group; its sequence ids begin again
     with each."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRecord:
+    """What one more of torch's flight recorders has; `only` as `torch_only`."""
+
+    record: Mapping[str, Any] | None = None
+    age_s: float | None = None
+    error: str | None = None
+    only: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +488,25 @@ class FlightRecord:
     torch_last_age_s: float | None = None
     """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
     none, or nobody can tell because the clock was set since."""
+    recorders: Mapping[str, BackendRecord] = field(default_factory=dict)
+    """The other backends' records, by the question that torch's control plane was asked:
+    `dump_nccl_trace_json`, `fr_trace_json?backend=nccl`, `torchcomms_fr_trace_json`."""
+
+    def views(self) -> Iterator[FlightRecord]:
+        """The answer as it would be with one recorder alone, in `torch`: for each there is."""
+        main = BackendRecord(self.torch, self.torch_age_s, self.torch_error, self.torch_only)
+        for name, one in {None: main, **self.recorders}.items():
+            yield replace(
+                self,
+                ring=tuple(
+                    e if e.recorder == name else replace(e, torch_ids=()) for e in self.ring
+                ),
+                torch=one.record,
+                torch_age_s=one.age_s,
+                torch_error=one.error,
+                torch_only=one.only,
+                torch_last_age_s=None if name else self.torch_last_age_s,
+            )
 
 
 @dataclass(frozen=True, slots=True)

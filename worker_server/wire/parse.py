@@ -17,6 +17,7 @@ from worker_server.wire.messages import (
     PLACE_VALUE_MAX_CHARS,
     SCHEMA,
     SOURCE_REPORTER,
+    BackendRecord,
     Doing,
     Ending,
     FlightRecord,
@@ -477,7 +478,17 @@ def _parse_entry(data: Any) -> RingEntry:
         is_async=_bool(data, "is_async", False),
         id=_int(data, "id", None),
         torch_ids=_numbers(data, "torch_ids"),
+        recorder=_str(data, "recorder", None),
         quorum=_int(data, "quorum", None),
+    )
+
+
+def _parse_recorder(data: Any) -> BackendRecord:
+    return BackendRecord(
+        record=_get(data, "record", (Mapping,), None),
+        age_s=_seconds(data, "age_s", None),
+        error=_str(data, "error", None),
+        only=_numbers(data, "only"),
     )
 
 
@@ -490,6 +501,7 @@ def parse_flight_record(data: Any) -> FlightRecord:
     _check_schema(data)
     sources = _get(data, "sources", (Mapping,), {})
     members = _get(data, "members", (Mapping,), {})
+    recorders = _get(data, "recorders", (Mapping,), {})
     for name in members:
         _shapes({name: [members[name]]}, name)
     return FlightRecord(
@@ -503,6 +515,7 @@ def parse_flight_record(data: Any) -> FlightRecord:
         torch_error=_str(data, "torch_error", None),
         torch_last_age_s=_seconds(data, "torch_last_age_s", None),
         torch_only=_numbers(data, "torch_only"),
+        recorders={str(name): _parse_recorder(one) for name, one in recorders.items()},
         cursor=_str(data, "cursor", None),
         sources={str(part): _str(sources, part) for part in sources},
     )

@@ -46,10 +46,15 @@ def to_json(value: Answer) -> dict[str, Any]:
             entries = [_host_entry(entry) for entry in value.entries]
             return {"schema": SCHEMA, "host": value.host, "entries": entries}
         case FlightRecord():
-            plain = {"schema": SCHEMA, **_object(value, 6, but=("ring", "torch"))}
+            plain = {"schema": SCHEMA, **_object(value, 6, but=("ring", "torch", "recorders"))}
             plain["ring"] = [_entry(entry) for entry in value.ring]
             if value.torch is not None:
                 plain["torch"] = value.torch
+            if value.recorders:
+                plain["recorders"] = {
+                    name: {**_object(one, 6, but=("record",)), "record": one.record}
+                    for name, one in value.recorders.items()
+                }
             return plain
         case _:
             return {"schema": SCHEMA, **_object(value, 6)}

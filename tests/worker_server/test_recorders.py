@@ -1,0 +1,249 @@
+"""Every flight recorder that torch's control plane has: real HTTP on a unix socket, faked handlers."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from worker_server import wire
+from worker_server.page import layout
+from worker_server.page.reader import PageReader
+from worker_server.run_dir import RankFiles
+from worker_server.sidecar import control_plane
+from worker_server.sidecar.black_box import BlackBox
+from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
+from worker_server.sidecar.recorders import Recorders
+from worker_server.sidecar.timeline import render
+
+GLOO = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 5, "state": "scheduled",
+                                        "profiling_name": "gloo:all_reduce"}]}  # fmt: skip
+NCCL = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 7, "state": "started",
+                                        "profiling_name": "nccl:all_gather"}]}  # fmt: skip
+COMMS = {"version": "2.10", "entries": [{"record_id": 3, "time_created_ns": 9, "state": "completed",
+                                         "profiling_name": "ncclx:broadcast"}]}  # fmt: skip
+
+Handler = Callable[[dict[str, str]], object]
+
+
+class FakePlane(socketserver.ThreadingUnixStreamServer):
+    """Torch's control plane with handlers of the test's."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, handlers: dict[str, Handler]) -> None:
+        self.handlers = handlers
+        self.asked: list[str] = []
+        super().__init__(str(path), _Request)
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: FakePlane
+
+    def do_GET(self) -> None:
+        assert self.path == "/handler/"
+        self._answer(sorted(self.server.handlers))
+
+    def do_POST(self) -> None:
+        self.server.asked.append(self.path.removeprefix("/handler/"))
+        url = urlsplit(self.path)
+        given = {name: values[0] for name, values in parse_qs(url.query).items()}
+        self._answer(self.server.handlers[url.path.removeprefix("/handler/")](given))
+
+    def _answer(self, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def serve(tmp_path):
+    servers = []
+
+    def start(**handlers: Handler) -> FakePlane:
+        server = FakePlane(tmp_path / "plane.sock", handlers)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def recorders(tmp_path):
+    made = Recorders(
+        ControlPlane(tmp_path / "plane.sock"),
+        lambda: wire.Process(alive=True, state="S"),
+        lambda: ["gloo", "nccl", "../../etc"],
+    )
+
+    def read(max_age_s: float = 0.0) -> dict[str, object]:
+        made.refresh(max_age_s, 1)
+        return {name: one.error or one.record for name, one in made.kept.items()}
+
+    read.made = made
+    return read
+
+
+def one_record(record):
+    return lambda _: record
+
+
+def by_backend(given):
+    return {"gloo": GLOO, "nccl": NCCL}.get(given.get("backend", "gloo"), {"version": "2.10"})
+
+
+def test_a_cuda_build_before_2_15_has_nccls_under_its_own_handler(serve, recorders):
+    plane = serve(fr_trace_json=one_record(GLOO), dump_nccl_trace_json=one_record(NCCL))
+    assert recorders() == {"fr_trace_json": GLOO, "dump_nccl_trace_json": NCCL}
+    recorders()
+    # it ignores ?backend=, and is not asked for that again; the handler takes no parameter
+    assert plane.asked == [
+        "fr_trace_json", "fr_trace_json?backend=nccl", "dump_nccl_trace_json",
+        "fr_trace_json", "dump_nccl_trace_json",
+    ]  # fmt: skip
+
+
+def test_only_nccls(serve, recorders):
+    serve(dump_nccl_trace_json=one_record(NCCL))
+    assert recorders() == {
+        "fr_trace_json": "this torch has no fr_trace_json", "dump_nccl_trace_json": NCCL
+    }  # fmt: skip
+
+
+def test_since_2_15_each_backend_has_its_own(serve, recorders):
+    plane = serve(fr_trace_json=by_backend)
+    assert recorders() == {"fr_trace_json": GLOO, "fr_trace_json?backend=nccl": NCCL}
+    assert plane.asked == ["fr_trace_json", "fr_trace_json?backend=nccl"]
+
+
+def test_torchcomms_has_one_of_its_own(serve, recorders):
+    serve(fr_trace_json=by_backend, torchcomms_fr_trace_json=one_record(COMMS))
+    assert recorders()["torchcomms_fr_trace_json"] == COMMS
+
+
+def test_one_that_hangs_costs_the_others_nothing_and_is_asked_again_once_it_has_answered(
+    serve, recorders, monkeypatch
+):
+    monkeypatch.setattr(control_plane.ControlPlane.ask, "__defaults__", (0.2,))
+    over, answered = threading.Event(), threading.Event()
+
+    def hangs(_):
+        over.wait(30)
+        answered.set()
+        return NCCL
+
+    plane = serve(
+        fr_trace_json=one_record(GLOO), dump_nccl_trace_json=hangs,
+        torchcomms_fr_trace_json=one_record(COMMS),
+    )  # fmt: skip
+    said = recorders()
+    assert (said["fr_trace_json"], said["torchcomms_fr_trace_json"]) == (GLOO, COMMS)
+    assert said["dump_nccl_trace_json"] == "dump_nccl_trace_json: no answer within 0.2 s"
+    for _ in range(3):
+        assert recorders()["dump_nccl_trace_json"].endswith("not asked again")
+    assert plane.asked.count("dump_nccl_trace_json") == 1
+    over.set()
+    assert answered.wait(10)
+    deadline = time.monotonic() + 10
+    while recorders()["dump_nccl_trace_json"] != NCCL:
+        assert time.monotonic() < deadline
+
+
+def test_what_came_is_kept_and_told_with_why_nothing_came_since(serve, recorders):
+    handlers = {"dump_nccl_trace_json": one_record(NCCL)}
+    serve(**handlers).handlers["dump_nccl_trace_json"] = one_record(["odd"])
+    recorders()
+    assert recorders.made.kept["dump_nccl_trace_json"].record is None
+    assert (
+        recorders.made.kept["dump_nccl_trace_json"].error == "dump_nccl_trace_json: not an object"
+    )
+
+
+def test_two_readers_within_a_second_cost_each_handler_one_question(serve, recorders):
+    plane = serve(fr_trace_json=by_backend)
+    recorders(1.0)
+    recorders(1.0)
+    assert len(plane.asked) == 2
+
+
+def test_a_stopped_or_dead_rank_is_not_asked(serve, tmp_path):
+    plane = serve(fr_trace_json=by_backend)
+    for process, why in (
+        (wire.Process(alive=True, state="T"), "the rank is stopped (state T): it was not asked"),
+        (wire.Process(alive=False, state=None), "the rank is dead"),
+    ):
+        made = Recorders(ControlPlane(tmp_path / "plane.sock"), lambda p=process: p, list)
+        made.refresh(0.0, 1)
+        assert made.kept["fr_trace_json"].error == why
+        with pytest.raises(ControlPlaneError, match=why[:12]):
+            made.wait_counters()
+    assert plane.asked == []
+
+
+# -- the whole answer ---------------------------------------------------------------------------
+
+
+class FakeProcess:
+    pid = 1
+
+    def look(self, _):
+        return wire.Process(alive=True, state="S")
+
+    def wait_death(self, _):
+        return False
+
+
+def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page, serve, tmp_path):
+    row = page.group_row("default", 2, (0, 1))
+    page.write_backends("gloo,nccl")
+    op = page.intern("all_gather")
+    before_ns = time.time_ns()
+    page.enter(row, op, 0, 0, layout.NONE, 0, 0, 0, False, b"")
+    nccl = {"version": "2.10", "entries": [
+        {"record_id": 0, "time_created_ns": time.time_ns(), "state": "started",
+         "profiling_name": "nccl:all_gather", "process_group": ["0", "default_pg"]},
+        {"record_id": 1, "time_created_ns": before_ns - 10**9, "state": "completed",
+         "profiling_name": "nccl:broadcast", "process_group": ["0", "default_pg"]},
+    ]}  # fmt: skip
+    records = {"gloo": GLOO, "nccl": nccl}
+    serve(
+        fr_trace_json=lambda given: records[given.get("backend", "gloo")],
+        torchcomms_fr_trace_json=one_record(COMMS),
+    )
+    files = RankFiles(tmp_path / "a.page")
+    plane = ControlPlane(tmp_path / "plane.sock")
+    box = BlackBox(PageReader(tmp_path / "a.page"), FakeProcess(), plane, None, files)
+    record = wire.parse_flight_record(json.loads(json.dumps(wire.to_json(box.flight_record()))))
+    assert record.torch == GLOO
+    assert {name: one.record for name, one in record.recorders.items()} == {
+        "fr_trace_json?backend=nccl": nccl, "torchcomms_fr_trace_json": COMMS,
+    }  # fmt: skip
+    (entry,) = record.ring
+    assert (entry.recorder, entry.torch_ids) == ("fr_trace_json?backend=nccl", (0,))
+    assert record.recorders["fr_trace_json?backend=nccl"].only == (1,)
+    text = render(record)
+    assert "fr_trace_json?backend=nccl: taken" in text
+    assert text.count("all_gather") == 2  # its line, and the last, which says what is unfinished
+    active = box.flight_record(only_active=True).recorders["fr_trace_json?backend=nccl"]
+    assert [row["record_id"] for row in active.record["entries"]] == [0]
+    newer = box.flight_record(since=record.cursor).recorders["fr_trace_json?backend=nccl"]
+    assert [row["record_id"] for row in newer.record["entries"]] == [0]
