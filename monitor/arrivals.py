@@ -177,22 +177,23 @@ def _ring(record: FlightRecord) -> list[_Span]:
 
 
 def _nccl(record: FlightRecord) -> list[_Span]:
-    """Spans on the GPU, as the watchdog saw them; empty where torch's record has none."""
-    if record.torch is None:
-        return []
-    try:
-        found = read_dump(record.torch)
-    except FlightRecordError:
-        return []
-    if found.backend is not Backend.NCCL:
-        return []
-    names = ("group", "seq", "started_ns", "completed_ns", "p2p")
-    columns: list[list[Any]] = [found.columns[name].tolist() for name in names]
-    return [
-        _Span((found.groups[group].name, seq), start / 1e9, end / 1e9)
-        for group, seq, start, end, p2p in zip(*columns, strict=True)
-        if NONE not in (start, end) and not p2p
-    ]
+    """Spans on the GPU, as the watchdog saw them; empty where torch's records have none."""
+    spans: list[_Span] = []
+    for _, part in record.parts:
+        try:
+            found = None if part.record is None else read_dump(part.record)
+        except FlightRecordError:
+            continue
+        if found is None or found.backend is not Backend.NCCL:
+            continue
+        names = ("group", "seq", "started_ns", "completed_ns", "p2p")
+        columns: list[list[Any]] = [found.columns[name].tolist() for name in names]
+        spans += [
+            _Span((found.groups[group].name, seq), start / 1e9, end / 1e9)
+            for group, seq, start, end, p2p in zip(*columns, strict=True)
+            if NONE not in (start, end) and not p2p
+        ]
+    return spans
 
 
 def _common(spans: Iterable[Sequence[_Span]]) -> list[list[tuple[str, int]]]:

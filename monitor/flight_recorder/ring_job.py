@@ -117,14 +117,14 @@ def _groups_by_torch(answers: Sequence[Answer]) -> frozenset[tuple[str, GroupKey
     wanted: set[tuple[str, GroupKey]] = set()
     for one in answers:
         torch = {row.group for row in one.torch}
-        nccl = one.dump is not None and one.dump.backend is Backend.NCCL
+        nccl = {key for found, keys in one.dumps for key in keys if found.backend is Backend.NCCL}
         more = {row.group for row in one.torch if row.record in one.alone}
         mixed = {row.group for row in one.ring if row.p2p}
         mixed = set() if is_whole(one.record) else mixed
         for key in {row.group for row in one.ring if not row.p2p} | torch:
             where = _where(one, key)
             ring[where] = ring.get(where, True) and key in torch
-            if nccl or key in more or key in mixed:
+            if key in nccl or key in more or key in mixed:
                 wanted.add(where)
     return frozenset(where for where in wanted if ring[where])
 
@@ -157,13 +157,14 @@ def _record(
         payloads=tuple(dict.fromkeys(_with_root(row.payload, one, ranks) for row in rows)),
         sites=tuple(dict.fromkeys(row.site for row in rows if row.site is not None)),
     )
-    backend = Backend.RING if one.dump is None else one.dump.backend
+    backends = [found.backend for found, _ in one.dumps] or [Backend.RING]
+    backend = Backend.NCCL if Backend.NCCL in backends else backends[0]
     return Record(
         rank=ranks.number[identity.group, identity.group_rank],
         path=one.path,
         dump=Dump(
             backend=Backend.RING if one.ring else backend,
-            version="" if one.dump is None else one.dump.version,
+            version="" if not one.dumps else one.dumps[0][0].version,
             only_active=_only_active(one, rows),
             dropped=one.record.dropped,
             groups=tuple(_local(key, one, ranks, quorums) for key in tables.groups),
@@ -193,10 +194,12 @@ def _rows(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> list[Row]:
 
 def _status(one: Answer, by_torch: frozenset[tuple[str, GroupKey]]) -> dict[GroupKey, Status]:
     """Where torch says the groups are that are counted as it counts."""
-    if one.dump is None:
-        return {}
     mine = {row.group for row in one.ring if not row.p2p}
-    heads = {one.homes[index]: head for index, head in sorted(one.dump.status.items())}
+    heads = {
+        keys[index]: head
+        for found, keys in one.dumps
+        for index, head in sorted(found.status.items())
+    }
     return {
         key: head for key, head in heads.items() if key not in mine or _where(one, key) in by_torch
     }
@@ -206,7 +209,7 @@ def _only_active(one: Answer, rows: Sequence[Row]) -> bool:
     """Whether only unfinished calls were asked for: evident from numbers that are missing."""
     if any(row.state is State.COMPLETED for row in rows):
         return False
-    torch = one.dump is not None and one.dump.only_active
+    torch = any(found.only_active for found, _ in one.dumps)
     ring = bool(one.record.ring) and (one.record.ring[0].id or 0) > one.record.dropped + 1
     return torch or ring
 

@@ -23,10 +23,12 @@ _LARGEST_WORLD: Final = 1 << 16
 """Ranks of one replica group; each is counted as expected."""
 _LONGEST_AGE_S: Final = 1e9
 _LARGEST: Final = 1 << 62
+_STRIDE: Final = 1 << 40
+"""Between the entries of two recorders: each counts its own from 0."""
 
 
 def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
-    """Both records of an answer as rows; torch's part may be unreadable, which is a problem.
+    """All records of an answer as rows; parts of torch's may be unreadable, which is a problem.
 
     `taken_ns`: when it was answered, Unix time, if torch's times do not tell.
 
@@ -34,26 +36,49 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> Answer:
         FlightRecordError: a sequence id or a world that no program has.
     """
     _check(record)
-    found, problem = None, record.torch_error
-    if record.torch is not None:
+    dumps: list[dump.Dump] = []
+    problems: list[str] = []
+    alone: set[int] = set()
+    first = {name: at * _STRIDE for at, (name, _) in enumerate(record.parts)}
+    for name, part in record.parts:
+        if part.error is not None:
+            problems.append(part.error)
         try:
-            found = dump.read(record.torch)
+            found = None if part.record is None else dump.read(part.record)
         except FlightRecordError as exc:
-            problem = f"torch's part: {exc}"
-    taken_ns = _taken(record.ring, found, taken_ns)
-    ring = _ring_rows(record, found, taken_ns)
-    homes = () if found is None else ring_torch.homes(found, ring, record.members)
+            problems.append(f"torch's part{f' of {name}' if name else ''}: {exc}")
+            continue
+        if found is not None:
+            number = found.columns["record"] + first[name]
+            dumps.append(replace(found, columns={**found.columns, "record": number}))
+        alone.update(number + first[name] for number in part.only)
+    entries = tuple(_numbered(entry, first) for entry in record.ring) if dumps[1:] else record.ring
+    taken_ns = _taken(entries, dumps, taken_ns)
+    ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
+    owners = ring_torch.owners_of(ring)
+    homes = ring_torch.apart(
+        [ring_torch.homes(found, ring, record.members) for found in dumps], dumps
+    )
     return Answer(
         record=record,
         path=path,
         ring=ring,
-        torch=() if found is None else ring_torch.rows(found, homes, ring_torch.owners_of(ring)),
-        dump=found,
-        homes=homes,
+        torch=tuple(
+            row
+            for found, keys in zip(dumps, homes, strict=True)
+            for row in ring_torch.rows(found, keys, owners)
+        ),
+        dumps=tuple(zip(dumps, homes, strict=True)),
         taken_ns=taken_ns,
-        problem=problem,
-        alone=frozenset(record.torch_only),
+        problem="; ".join(problems) or None,
+        alone=frozenset(alone),
     )
+
+
+def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:
+    """The entry with torch's numbers as they are here, where each recorder has its own."""
+    at = first.get(entry.recorder)
+    return replace(entry, torch_ids=() if at is None else tuple(n + at for n in entry.torch_ids))
 
 
 def _check(record: FlightRecord) -> None:
@@ -68,12 +93,15 @@ def _check(record: FlightRecord) -> None:
             raise FlightRecordError(f"ring: an age of {entry.enter_age_s} s")
 
 
-def _taken(ring: Iterable[RingEntry], found: dump.Dump | None, known: int) -> int:
+def _taken(ring: Iterable[RingEntry], dumps: Iterable[dump.Dump], known: int) -> int:
     """The moment that the ages count from: torch made its entry just after the ring its own."""
-    if found is None:
-        return known
-    columns = found.columns
-    created = dict(zip(columns["record"].tolist(), columns["created_ns"].tolist(), strict=True))
+    created = {
+        number: moment
+        for found in dumps
+        for number, moment in zip(
+            found.columns["record"].tolist(), found.columns["created_ns"].tolist(), strict=True
+        )
+    }
     guesses = [
         created[number] + int(entry.enter_age_s * _NS)
         for entry in ring
@@ -83,8 +111,8 @@ def _taken(ring: Iterable[RingEntry], found: dump.Dump | None, known: int) -> in
     return min(guesses, default=known)
 
 
-def _ring_rows(record: FlightRecord, found: dump.Dump | None, taken_ns: int) -> tuple[Row, ...]:
-    over = _over(found)
+def _ring_rows(record: FlightRecord, dumps: Iterable[dump.Dump], taken_ns: int) -> tuple[Row, ...]:
+    over = {number: state for found in dumps for number, state in _over(found).items()}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     rows = _close_unwaited(rows, record.ring)
     return _renumbered(rows) if is_whole(record) else tuple(rows)
@@ -159,13 +187,11 @@ def _state(entry: RingEntry, over: Mapping[int, State]) -> State:
     return State.UNKNOWN if entry.exit_age_s is None else State.COMPLETED
 
 
-def _over(found: dump.Dump | None) -> dict[int, State]:
+def _over(found: dump.Dump) -> dict[int, State]:
     """Torch's record id -> a state that is worth more than the ring's.
 
     NCCL's are real. Gloo only knows what is over, which matters for a work that nobody waited for.
     """
-    if found is None:
-        return {}
     columns = found.columns
     states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
     real = found.backend is Backend.NCCL

@@ -79,6 +79,22 @@ def homes(
     return tuple(keys)
 
 
+def apart(
+    homes: Sequence[tuple[GroupKey, ...]], dumps: Sequence[dump.Dump]
+) -> list[tuple[GroupKey, ...]]:
+    """Groups that several backends serve, each with a count of its own, as one for each."""
+    taken: set[GroupKey] = set()
+    told = []
+    for keys, found in zip(homes, dumps, strict=True):
+        kept = tuple(
+            key._replace(name=f"{key.name}.{found.backend.name.lower()}") if key in taken else key
+            for key in keys
+        )
+        taken.update(keys)
+        told.append(kept)
+    return told
+
+
 def owners_of(ring: Iterable[Row]) -> dict[int, Row]:
     """Torch's record id -> the ring's row that it belongs to."""
     return {number: row for row in ring for number in row.torch_ids}

@@ -54,10 +54,10 @@ class Answer:
     ring: tuple[Row, ...] = ()
     torch: tuple[Row, ...] = ()
     """In the groups of the ring, as far as they can be told to be the same."""
-    dump: dump.Dump | None = None
+    dumps: tuple[tuple[dump.Dump, tuple[GroupKey, ...]], ...] = ()
+    """Torch's records, and their groups in the ring's terms."""
     taken_ns: int = NONE
     problem: str | None = None
-    homes: tuple[GroupKey, ...] = ()
     """Of each group of `dump` the ring's."""
     alone: frozenset[int] = field(default=frozenset())
     """Record ids of torch's that no entry of the ring explains."""

@@ -8,7 +8,7 @@ the wire's writer: that one rounds, and a replay has to see the very same number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -62,9 +62,13 @@ def record_to_json(record: FlightRecord) -> dict[str, Any]:
     plain = {
         one.name: by_name(getattr(record, one.name))
         for one in fields(record)
-        if one.name != "torch"
+        if one.name not in ("torch", "recorders")
     }
-    return {"schema": SCHEMA, **plain, "torch": record.torch}
+    others = {
+        name: {**by_name(replace(one, record=None)), "record": one.record}
+        for name, one in record.recorders.items()
+    }
+    return {"schema": SCHEMA, **plain, "torch": record.torch, "recorders": others}
 
 
 def record_from_json(data: Any) -> FlightRecord:

@@ -445,11 +445,11 @@ class RingEntry:
     """Record id: counts up over all process groups of this process, from 1."""
     torch_ids: tuple[int, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
-    recorder: str | None = None
-    """Whose they are, of `FlightRecord.recorders`; None: of `torch`."""
     quorum: int | None = None
     """Id of the quorum for which TorchFT had configured the group; its sequence ids begin again
     with each."""
+    recorder: str | None = None
+    """Whose `torch_ids` are, of `FlightRecord.recorders`; None: of `torch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,10 +492,15 @@ class FlightRecord:
     """The other backends' records, by the question that torch's control plane was asked:
     `dump_nccl_trace_json`, `fr_trace_json?backend=nccl`, `torchcomms_fr_trace_json`."""
 
+    @property
+    def parts(self) -> tuple[tuple[str | None, BackendRecord], ...]:
+        """Torch's records, by their names in the ring's entries; that of `torch` first."""
+        main = BackendRecord(self.torch, self.torch_age_s, self.torch_error, self.torch_only)
+        return ((None, main), *self.recorders.items())
+
     def views(self) -> Iterator[FlightRecord]:
         """The answer as it would be with one recorder alone, in `torch`: for each there is."""
-        main = BackendRecord(self.torch, self.torch_age_s, self.torch_error, self.torch_only)
-        for name, one in {None: main, **self.recorders}.items():
+        for name, one in self.parts:
             yield replace(
                 self,
                 ring=tuple(

@@ -50,11 +50,10 @@ def to_json(value: Answer) -> dict[str, Any]:
             plain["ring"] = [_entry(entry) for entry in value.ring]
             if value.torch is not None:
                 plain["torch"] = value.torch
-            if value.recorders:
-                plain["recorders"] = {
-                    name: {**_object(one, 6, but=("record",)), "record": one.record}
-                    for name, one in value.recorders.items()
-                }
+            plain["recorders"] = {
+                name: {**_object(one, 6, but=("record",)), "record": one.record}
+                for name, one in value.recorders.items()
+            }
             return plain
         case _:
             return {"schema": SCHEMA, **_object(value, 6)}
