@@ -86,12 +86,13 @@ def apart(
     taken: set[GroupKey] = set()
     told = []
     for keys, found in zip(homes, dumps, strict=True):
-        kept = tuple(
-            key._replace(name=f"{key.name}.{found.backend.name.lower()}") if key in taken else key
-            for key in keys
+        plain = [key._replace(places=()) for key in keys]
+        kept = (
+            key._replace(name=f"{key.name}.{found.backend.name.lower()}") if of in taken else key
+            for key, of in zip(keys, plain, strict=True)
         )
-        taken.update(keys)
-        told.append(kept)
+        told.append(tuple(kept))
+        taken.update(plain)
     return told
 
 

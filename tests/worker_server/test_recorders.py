@@ -1,4 +1,4 @@
-"""Every flight recorder that torch's control plane has: real HTTP on a unix socket, faked handlers."""
+"""Every flight recorder that torch's control plane has: real HTTP, handlers of the test's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """WorkerServers' answers become one job: the ring, torch's record, or each where it knows more."""
 
+from pathlib import Path
+
 import pytest
 
-from monitor.flight_recorder import ring_rows
+from monitor.analysis.analyse import analyse
+from monitor.analysis.finding import Fault
+from monitor.flight_recorder import dump, ring_rows
 from monitor.flight_recorder.job import Backend, State, Status
 from monitor.flight_recorder.record import FlightRecordError
 from monitor.flight_recorder.ring_job import from_answers
@@ -223,3 +227,67 @@ def test_a_world_without_end_raises_the_one_error() -> None:
 def test_an_answer_of_unfinished_calls_only_is_told_by_its_numbers() -> None:
     found = job(answer(call(7, 3, **INSIDE), call(9, 4, **INSIDE), torch=None))
     assert found.ranks[0].only_active
+
+
+# -- several recorders --------------------------------------------------------------------------
+
+REAL = Path(__file__).parents[3].parent / "shared/data/flight_recorder_nccl"
+
+
+def recorders(**records):
+    """By the names that torch's control plane knows them by."""
+    return {name: {"record": record, "age_s": 0.1} for name, record in records.items()}
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real records lie beside the project")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)],
+)
+def test_nccls_records_are_diagnosed_live_as_they_are_from_dumps(name: str, kind: Fault) -> None:
+    answers = []
+    for path in (REAL / name).glob("_dump_*"):
+        record = dict(dump.decode(path.read_bytes()))
+        parts = recorders(dump_nccl_trace_json=record)
+        answers.append(
+            answer(rank=int(path.name[6:]), size=16, ring=[], members={}, recorders=parts,
+                   torch={"version": "2.10", "pg_config": {}})
+        )  # fmt: skip
+    found = analyse(job(*answers))
+    assert (found.culprits, {one.kind for one in found.findings}) == ((9, 14), {kind})
+
+
+def test_each_recorder_counts_for_itself_and_gives_the_states_of_its_own_entries() -> None:
+    calls = (
+        call(1, 1, torch_ids=[0]),
+        call(2, 1, group="fsdp", torch_ids=[0], recorder="dump_nccl_trace_json"),
+    )
+    parts = recorders(dump_nccl_trace_json=nccl(pending(0, 1, pg="7", desc="fsdp")))
+    found = job(*(answer(*calls, rank=r, torch=gloo(entry(0, 1)), recorders=parts) for r in (0, 1)))
+    group = [found.groups[at].name for at in found.columns["group"]]
+    assert list(zip(group, states(found), strict=True)) == [
+        ("default", "completed"), ("fsdp", "scheduled"),
+    ] * 2  # fmt: skip
+
+
+def test_a_group_that_two_backends_serve_is_two() -> None:
+    parts = recorders(dump_nccl_trace_json=nccl(entry(0, 1), entry(1, 2)))
+    found = job(*(
+        answer(rank=r, ring=[], torch=gloo(entry(0, 1)), torch_only=[0], recorders=parts)
+        for r in (0, 1)
+    ))  # fmt: skip
+    assert sorted(group.name for group in found.groups) == ["default", "default.nccl"]
+    assert sorted(row for row in rows(found, "rank", "seq") if row[0] == 0) == [
+        (0, 1), (0, 1), (0, 2),
+    ]  # fmt: skip
+
+
+def test_one_that_could_not_be_read_is_a_problem_and_the_others_count() -> None:
+    parts = recorders(torchcomms_fr_trace_json={"entries": 3, "version": "2.10"})
+    parts["dump_nccl_trace_json"] = {"error": "dump_nccl_trace_json: no answer within 2 s"}
+    found = job(answer(recorders=parts))
+    assert found.problems[0].reason == (
+        "torch's part of torchcomms_fr_trace_json: entries are a list, not a int; "
+        "dump_nccl_trace_json: no answer within 2 s"
+    )
+    assert len(found.columns["seq"]) == 3
