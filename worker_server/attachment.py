@@ -147,8 +147,10 @@ def _start_beat(
 
 
 def _tell_backends() -> None:
-    if (collectives := sys.modules.get("worker_server.collectives")) is not None:
-        collectives.tell_backends()
+    module = sys.modules.get("worker_server.collectives")  # it may be half imported
+    tell = getattr(module, "tell_backends", None)
+    if tell is not None:
+        tell()
 
 
 def _distributed(reporter: Reporter, files: run_dir.RankFiles) -> None:

@@ -99,6 +99,8 @@ class Scene(threading.local):
     """The thread is torchft's own: what it waits for holds up no training loop."""
     vote: Vote | None = None
     """In `should_commit`, and how far."""
+    begins: Callable[[], None] | None = None
+    """To be called once the quorum is there: then the exchange begins."""
 
 
 scene = Scene()
@@ -260,6 +262,19 @@ def _enter(
             group.open_ones.pop(next(iter(group.open_ones), -1), None)
     group.open_ones[entry.ticket] = entry
     return entry
+
+
+def is_native(pg: Any) -> bool:
+    """Whether a Manager was given a group of torch's own (torch >= 2.14)."""
+    return isinstance(pg, dist.ProcessGroup) and _kind is not None and not isinstance(pg, _kind)
+
+
+def begin_allreduce(pg: Any, tensor: torch.Tensor, reduce_op: object) -> Entry | None:
+    """The entry of an all-reduce on a group of torch's own."""
+    recorder = collectives.current()
+    if recorder is None:
+        return None
+    return _enter(recorder, pg, _METHODS[0], ([tensor], reduce_op), {})
 
 
 def _innermost(pg: Any) -> Any:

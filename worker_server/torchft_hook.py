@@ -24,6 +24,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch.distributed as dist
+
 from worker_server import collectives, gradients, last_words, torchft_groups, torchft_times
 from worker_server.complaint import complain
 from worker_server.gradients import GradientWatch
@@ -167,16 +169,21 @@ def _reported_start(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _awaited_quorum(original: Callable[..., Any]) -> Callable[..., Any]:
     def wait_quorum(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _speaks(self):
-            return original(self, *args, **kwargs)
+        speaks = _speaks(self)
         try:
-            collectives.begin_wait(layout.WAIT_QUORUM)
-            return original(self, *args, **kwargs)
+            if speaks:
+                collectives.begin_wait(layout.WAIT_QUORUM)
+            result = original(self, *args, **kwargs)
         finally:
-            collectives.end_wait(layout.WAIT_QUORUM)
-            if scene.vote is torchft_groups.Vote.AHEAD:
-                scene.vote = torchft_groups.Vote.NOW
-                collectives.begin_wait(layout.WAIT_COMMIT)
+            if speaks:
+                collectives.end_wait(layout.WAIT_QUORUM)
+                if scene.vote is torchft_groups.Vote.AHEAD:
+                    scene.vote = torchft_groups.Vote.NOW
+                    collectives.begin_wait(layout.WAIT_COMMIT)
+        begins, scene.begins = scene.begins, None
+        if begins is not None:
+            safely(begins)
+        return result
 
     return wait_quorum
 
@@ -241,6 +248,9 @@ def _gathered_allreduce(original: Callable[..., Any]) -> Callable[..., Any]:
             _watch.give(args[0] if args else kwargs.get("tensor"))
         entries: list[torchft_groups.Entry] = []
         scene.managed = entries
+        if torchft_groups.is_native(self._pg):
+            # it is torch's, none of whose methods is wrapped: this is where it is called
+            scene.begins = functools.partial(_begin_native, self, entries, args, kwargs)
         try:
             work = original(self, *args, **kwargs)
         except BaseException as exc:
@@ -248,13 +258,23 @@ def _gathered_allreduce(original: Callable[..., Any]) -> Callable[..., Any]:
                 entry.complete(exc)
             raise
         finally:
-            scene.managed = None
+            scene.managed = scene.begins = None
         if entries and not torchft_groups.hang(work, entries):
             for entry in entries:
                 entry.complete(_error_of(self))
         return work
 
     return allreduce
+
+
+def _begin_native(
+    manager: Any, entries: list[torchft_groups.Entry], args: tuple[Any, ...], kwargs: Any
+) -> None:
+    values = {**dict(zip(("tensor", "should_quantize", "reduce_op"), args, strict=False)), **kwargs}
+    reduce_op = values.get("reduce_op", dist.ReduceOp.AVG)
+    entry = torchft_groups.begin_allreduce(manager._pg, values["tensor"], reduce_op)
+    if entry is not None:
+        entries.append(entry)
 
 
 def _seen_error(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -40,18 +40,26 @@ from worker_server.page.writer import PageWriter  # noqa: E402
 from worker_server.reporter import Reporter  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+FORMS = "configure" if hasattr(ProcessGroup, "configure") else "reconfigure"
+"""What makes a group anew, up to torchft 0.2.0 and since."""
 
 
 # -- two replica groups, a heal and a death -------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
+@pytest.fixture(scope="module", params=["wrapped", "native"])
+def job(request, tmp_path_factory):
     """What both ranks left in their pages, and what `a` saw of its steps."""
+    if request.param == "native" and (
+        FORMS == "configure" or not hasattr(ProcessGroup, "supports_reconfigure")
+        or not hasattr(dist.ProcessGroup, "reconfigure")
+    ):  # fmt: skip
+        pytest.skip("groups of torch's own in a Manager: torch >= 2.14 and TorchFT after 0.2.0")
     folder = tmp_path_factory.mktemp("job")
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.torchft_parent", str(folder)],
+        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.torchft_parent", str(folder),
+         request.param],
         env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     steps, codes = (json.loads(line) for line in done.stdout.splitlines() if line[:1] in "{[")
@@ -189,10 +197,6 @@ def ring(reporter, tmp_path):
 @pytest.fixture
 def store():
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
-FORMS = "configure" if hasattr(ProcessGroup, "configure") else "reconfigure"
-"""What makes a group anew, up to torchft 0.2.0 and since."""
 
 
 def configure(group, store, quorum):

@@ -149,7 +149,7 @@ def hammer(name, done, answers):
     while not done.is_set():
         for path in folder.glob(f"{name}.0-*.sock"):
             try:
-                ControlPlane(path).flight_record(0.5)
+                ControlPlane(path).ask("fr_trace_json", 0.5)
                 answers.append(1)
             except ControlPlaneError:
                 time.sleep(0.002)

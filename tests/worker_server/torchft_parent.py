@@ -23,6 +23,7 @@ from worker_server.reporter import Reporter
 
 WEIGHTS = 2**20
 """Floats of the state that heals."""
+NATIVE = False
 TOGETHER = 3
 """Steps with both, before `b` dies."""
 
@@ -51,6 +52,17 @@ def lighthouse(pipe):
     time.sleep(100)
 
 
+def native(folder):
+    """A group of torch's own that can be formed anew (torch >= 2.14, TorchFT's nightlies)."""
+    store = dist.FileStore(str(Path(folder) / "native.store"), -1)
+    made = dist.ProcessGroup(store, 0, 1)
+    backend = dist.ProcessGroupGloo(store, 0, 1, enable_reconfigure=True)
+    kind = dist.ProcessGroup.BackendType.GLOO
+    made._set_default_backend(kind)
+    made._register_backend(torch.device("cpu"), kind, backend)
+    return made
+
+
 def rank(folder, name, address, joins):
     """`a` begins alone; `b` joins and heals; some steps later `b` is gone in mid-step."""
     torch.set_num_threads(1)
@@ -64,7 +76,7 @@ def rank(folder, name, address, joins):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     weights = {"w": torch.zeros(WEIGHTS)}
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        pg=native(folder) if NATIVE else ProcessGroupGloo(timeout=timedelta(seconds=5)),
         load_state_dict=lambda state: weights.update(w=state["w"].clone()),
         state_dict=lambda: {"w": weights["w"].clone()},
         min_replica_size=1,
@@ -125,4 +137,5 @@ def main(folder):
 
 
 if __name__ == "__main__":
+    NATIVE = sys.argv[2:] == ["native"]
     main(sys.argv[1])
