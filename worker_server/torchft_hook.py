@@ -49,6 +49,8 @@ _reporter: Reporter | None = None
 _steps: Source | None = None
 _watch: GradientWatch | None = None
 _patched: set[str] = set()
+_unhooked: set[str] = set()
+"""What this version does not have under a name that is known here."""
 
 
 def install(reporter: Reporter) -> None:
@@ -67,6 +69,7 @@ def install(reporter: Reporter) -> None:
         if name not in _patched:
             _patched.add(name)
             when_imported(name, functools.partial(_try, patch, name))
+    _tell_unhooked(reporter)
 
 
 def _stop_watch() -> None:
@@ -79,7 +82,26 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
     try:
         patch(sys.modules[name])
     except Exception as exc:  # noqa: BLE001  training goes on without us
+        _unhooked.add(name)
         complain(f"lightkeeper sees no TorchFT: {exc!r}", stacklevel=5)
+    if _reporter is not None:
+        _tell_unhooked(_reporter)
+
+
+def _miss(names: list[str], what: str) -> None:
+    """Say once what this version does not have, and what is not seen for it."""
+    if names:
+        _unhooked.update(names)
+        complain(
+            f"lightkeeper does not know this TorchFT: it has no {', '.join(names)}, so {what} not "
+            "seen there",
+            stacklevel=7,
+        )
+
+
+def _tell_unhooked(reporter: Reporter) -> None:
+    if _unhooked:
+        reporter.page.write_unhooked(",".join(sorted(_unhooked)))
 
 
 # -- groups --------------------------------------------------------------------------------------
@@ -87,10 +109,12 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
 
 def _patch_groups(module: Any) -> None:
     torchft_groups.install(module)
+    formed = False
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, module.ProcessGroup):
-            wrap(cls, "configure", timed_configure(_configured))  # torchft <= 0.2.0
-            wrap(cls, "reconfigure", timed_configure(_reconfigured))
+            formed |= wrap(cls, "configure", timed_configure(_configured))  # torchft <= 0.2.0
+            formed |= wrap(cls, "reconfigure", timed_configure(_reconfigured))
+    _miss([] if formed else ["ProcessGroup.reconfigure"], "new quorums' process groups are")
 
 
 def _configured(group: Any, *args: Any, **kwargs: Any) -> None:
@@ -119,14 +143,11 @@ def _patch_manager(module: Any) -> None:
         "should_commit": _reported_commit,
         "_async_quorum": _timed_quorum,
     }
-    unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
-    if unknown:
-        complain(
-            f"lightkeeper does not know this TorchFT: its Manager has no {', '.join(unknown)}, so "
-            "steps and waits are not seen there",
-            stacklevel=6,
-        )
-    wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
+    unknown = [f"Manager.{name}" for name, make in waits.items() if not wrap(manager, name, make)]
+    _miss(unknown, "steps and waits are")
+    forms = wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
+    old = hasattr(sys.modules[_GROUPS].ProcessGroup, "configure")
+    _miss([] if forms or old else ["Manager._reconfigure_pg"], "quorums of torch's own groups are")
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
     wrap(manager, "report_error", _seen_error)

@@ -89,6 +89,8 @@ def _step(context: Context, seen: Observation) -> Iterator[tuple[str, Cell]]:
 def _process(seen: Observation) -> Iterator[tuple[str, Cell]]:
     identity, report = seen.identity, seen.report
     if report is not None:
+        if report.unhooked:
+            yield "does not see", f"{', '.join(report.unhooked)}: not in this version of TorchFT"
         process = report.process
         letter = process.state or "gone"
         yield "process", f"{letter}: {_LETTERS[letter]}" if letter in _LETTERS else letter

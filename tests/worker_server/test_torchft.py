@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,11 +34,18 @@ from torchft.process_group import (  # noqa: E402
 
 from tests.worker_server import pieces_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import collectives, torchft_groups, torchft_times, wire  # noqa: E402
+from worker_server import (  # noqa: E402
+    collectives,
+    torchft_groups,
+    torchft_hook,
+    torchft_times,
+    wire,
+)
 from worker_server.page import layout  # noqa: E402
 from worker_server.page.reader import PageReader  # noqa: E402
 from worker_server.page.writer import PageWriter  # noqa: E402
 from worker_server.reporter import Reporter  # noqa: E402
+from worker_server.sidecar.metrics import RankCollector  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMS = "configure" if hasattr(ProcessGroup, "configure") else "reconfigure"
@@ -390,3 +398,50 @@ def test_transports_of_the_users_own_are_timed(reporter, tmp_path):
     torchft_times.time_transport(Transport())
     assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
     assert PageReader(tmp_path / "a.page").times()["staging"].done == 1
+
+
+# -- a TorchFT that nobody here knows --------------------------------------------------------------
+
+
+def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_metric(
+    reporter, tmp_path, monkeypatch, recwarn
+):
+    class Manager:
+        def start_quorum(self):
+            """As ever; nothing else is."""
+
+    class Group(dist.ProcessGroup):
+        def form(self):
+            """What `configure` was called."""
+
+    groups = types.SimpleNamespace(ProcessGroup=Group, __file__="/x/torchft/process_group.py")
+    monkeypatch.setitem(sys.modules, "torchft.process_group", groups)
+    manager = types.SimpleNamespace(Manager=Manager)
+    monkeypatch.setitem(sys.modules, "torchft.manager", manager)
+    monkeypatch.setattr(torchft_hook, "_unhooked", set())
+    monkeypatch.setattr(torchft_groups, "install", lambda _: None)
+    torchft_hook.install(reporter)  # for this page: nothing is patched twice
+    torchft_hook._try(torchft_hook._patch_groups, "torchft.process_group")
+    torchft_hook._try(torchft_hook._patch_manager, "torchft.manager")
+    lost = (
+        "Manager._async_quorum", "Manager._reconfigure_pg", "Manager.should_commit",
+        "Manager.wait_quorum", "ProcessGroup.reconfigure",
+    )  # fmt: skip
+    assert PageReader(tmp_path / "a.page").unhooked == lost
+    assert [str(one.message).partition(", so ")[2] for one in recwarn] == [
+        "new quorums' process groups are not seen there",
+        "steps and waits are not seen there",
+        "quorums of torch's own groups are not seen there",
+    ]
+    process = wire.Process(alive=True, state="S")
+    report = wire.StateReport(identity(), process, None, unhooked=lost)
+    assert wire.parse_state(json.loads(json.dumps(wire.to_json(report)))) == report
+    (metric,) = [
+        sample for family in RankCollector(lambda: report, lambda: "").collect()
+        for sample in family.samples if sample.name == "lightkeeper_rank_unhooked_functions"
+    ]  # fmt: skip
+    assert metric.value == len(lost)
+
+
+def test_of_this_version_everything_is_hooked(reporter, tmp_path):
+    assert PageReader(tmp_path / "a.page").unhooked == ()

@@ -72,6 +72,8 @@ W_GRADIENTS: Final = W_REPLICA + 1
 """1 while gradients are looked at for what is not finite."""
 W_BACKENDS: Final = W_GRADIENTS + 1
 """String number of the backends of all process groups: `gloo,nccl`."""
+W_UNHOOKED: Final = W_BACKENDS + 1
+"""String number of what this version of a library has under no name that is known here."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792

@@ -74,6 +74,11 @@ class PageReader(AsideReader):
         return self._string(self._words[layout.W_BACKENDS]).split(",")
 
     @property
+    def unhooked(self) -> tuple[str, ...]:
+        """What the hooks did not find in this version of a library."""
+        return tuple(filter(None, self._string(self._words[layout.W_UNHOOKED]).split(",")))
+
+    @property
     def progress(self) -> int:
         """Phase changes so far."""
         return self._phase_now()[0]

@@ -234,6 +234,10 @@ class PageWriter(AsideWriter):
         """The backends of all process groups, joined by commas."""
         self._words[layout.W_BACKENDS] = self.intern(names)
 
+    def write_unhooked(self, names: str) -> None:
+        """What there is nothing to hook for, joined by commas."""
+        self._words[layout.W_UNHOOKED] = self.intern(names)
+
     # -- names ------------------------------------------------------------------------------
 
     def intern(self, text: str, *, is_error: bool = False) -> int:

@@ -100,6 +100,7 @@ class BlackBox:
             heads=heads,
             witness=stands if process.alive else None,
             ending=None if process.alive else self._remains.ending(process),
+            unhooked=self._page.unhooked,
         )
 
     def learn_ending(self) -> None:

@@ -63,6 +63,10 @@ class RankCollector(Collector):
         who = report.identity
         labels = (who.job, who.group, str(who.group_rank))
         yield _gauge("alive", "1 while the rank's process lives", labels, report.process.alive)
+        yield _gauge(
+            "unhooked_functions", "functions of TorchFT's that this version does not have",
+            labels, len(report.unhooked),
+        )  # fmt: skip
         replica = report.step.replica_id if report.step else None
         yield _gauge(
             "info", "who and where the rank is",

@@ -190,7 +190,12 @@ _STATE: Final = {
     "process": ref("Process"),
     "heads": _list(ref("GroupHead")),
 }
-_STATE_OPTIONAL: Final = {"step": ref("StepState"), "witness": _WITNESS, "ending": _ENDING}
+_STATE_OPTIONAL: Final = {
+    "step": ref("StepState"),
+    "witness": _WITNESS,
+    "ending": _ENDING,
+    "unhooked": _says("functions that this version of TorchFT does not have", _list(_TEXT)),
+}
 _STEP_ROW: Final = _row(
     "An attempt that is over: [attempt, step, committed, end_age_s, duration_s, seconds by phase]",
     [_COUNT, _WHOLE, {"enum": [0, 1]}, _SECONDS, _SECONDS, _BY_PHASE],

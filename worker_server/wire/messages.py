@@ -412,6 +412,9 @@ class StateReport:
     """None while it moves, and where no stacks could be taken."""
     ending: Ending | None = None
     """None while it lives."""
+    unhooked: tuple[str, ...] = ()
+    """Functions of TorchFT's that this version does not have, such as `Manager.start_quorum`: what
+    they did is not seen. Left out where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

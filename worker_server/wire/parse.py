@@ -363,6 +363,7 @@ def _parse_report(data: Any) -> StateReport:
         heads=tuple(_parse_head(head) for head in _get(data, "heads", (list, tuple), ())),
         witness=_parse_witness(data),
         ending=_parse_ending(data),
+        unhooked=_texts(data, "unhooked"),
     )
 
 

@@ -74,6 +74,8 @@ def _step_row(row: StepRow) -> list[Any]:
 def _state_json(value: StateReport) -> dict[str, Any]:
     plain = _object(value, 3, but=("heads",))
     plain["heads"] = [_head_row(head) for head in value.heads]
+    if not value.unhooked:
+        del plain["unhooked"]
     if value.step is not None:
         step = plain["step"]
         for key, usual in _USUAL.items():
