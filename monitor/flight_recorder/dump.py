@@ -152,7 +152,11 @@ def _backend(data: Mapping[str, Any], payloads: tuple[Payload, ...]) -> Backend:
     writers = {payload.recorded.partition(":")[0] for payload in payloads}
     if "gloo" in writers:
         return Backend.GLOO
-    if "nccl" in writers or data.get("nccl_version") or data.get("comm_lib_version"):
+    if (
+        any(name.startswith("nccl") for name in writers)
+        or data.get("nccl_version")
+        or data.get("comm_lib_version")
+    ):
         return Backend.NCCL
     config = data.get("pg_config")
     named = isinstance(config, Mapping) and any(name for name in config)
