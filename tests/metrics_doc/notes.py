@@ -21,6 +21,7 @@ _TIMES: Final = (
 
 RANK: Final[dict[str, tuple[str, str]]] = {
     "lightkeeper_rank_alive": ("1", ""),
+    "lightkeeper_rank_unhooked_functions": ("1", ""),
     "lightkeeper_rank_info": ("1", ""),
     **{f"lightkeeper_rank_{name}": ("1", _NO_STEPS) for name in _RANK_STEPS},
     "lightkeeper_rank_committed_step": ("1", "this process has committed nothing yet"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +31,8 @@ NCCL = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 7, "s
                                         "profiling_name": "nccl:all_gather"}]}  # fmt: skip
 COMMS = {"version": "2.10", "entries": [{"record_id": 3, "time_created_ns": 9, "state": "completed",
                                          "profiling_name": "ncclx:broadcast"}]}  # fmt: skip
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Handler = Callable[[dict[str, str]], object]
 
@@ -247,3 +251,39 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
     assert [row["record_id"] for row in active.record["entries"]] == [0]
     newer = box.flight_record(since=record.cursor).recorders["fr_trace_json?backend=nccl"]
     assert [row["record_id"] for row in newer.record["entries"]] == [0]
+
+
+# -- torch's own ----------------------------------------------------------------------------------
+
+REAL = """
+import json, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from worker_server import control_plane, wire
+from worker_server.sidecar.control_plane import ControlPlane
+from worker_server.sidecar.recorders import Recorders
+
+path = Path(sys.argv[1])
+assert control_plane.start(path)
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+dist.all_reduce(torch.ones(3))
+made = Recorders(ControlPlane(path), lambda: wire.Process(alive=True, state="S"), lambda: ["gloo"])
+made.refresh(0.0, 1)
+print(json.dumps([
+    sorted(ControlPlane(path).handlers()),
+    {name: one.error or len(one.record.get("entries", ())) for name, one in made.kept.items()},
+]))
+"""
+
+
+@pytest.mark.integration
+def test_the_handlers_of_this_torch_are_found_and_asked(tmp_path):
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, str(tmp_path / "plane.sock")],
+        cwd=ROOT, capture_output=True, text=True, timeout=90, check=True,
+    )  # fmt: skip
+    handlers, said = json.loads(done.stdout)
+    nccl = {"dump_nccl_trace_json": 0} if "dump_nccl_trace_json" in handlers else {}  # CUDA builds
+    assert said == {"fr_trace_json": 1, **nccl}
