@@ -26,12 +26,17 @@ examples:
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
   lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
+  lightkeeper doctor                                       is this host ready, beside its ranks?
   lightkeeper dashboards list                              what there is for Grafana
 
 every command explains itself: lightkeeper COMMAND --help
 """
-_PROCESSES: Final = {"demo": "trainer.demo", "dashboards": "dashboards"}
-"""Processes of their own: the monitor imports neither the trainer nor the dashboards."""
+_PROCESSES: Final = {
+    "demo": "trainer.demo",
+    "dashboards": "dashboards",
+    "doctor": "worker_server.doctor",
+}
+"""Processes of their own: the monitor imports neither them nor what they import."""
 _PLAIN: Final = argparse.RawDescriptionHelpFormatter
 
 
@@ -222,6 +227,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add.elsewhere("dashboards", "Grafana's dashboards: list them, push them, write them as files")
     add.elsewhere("demo", "a whole job on this machine, with faults")
+    add.elsewhere(
+        "doctor", "what would keep lightkeeper from its work on this host, and what to do"
+    )
     return parser
 
 

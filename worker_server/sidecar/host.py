@@ -73,6 +73,7 @@ class _Neighbour:
             process=process,
             step=self._page.step_state(now_ns),
             heads=self._page.heads(now_ns),
+            unhooked=self._page.unhooked,
         )
         return seen.add(self._files.seen, report, time.monotonic())
 

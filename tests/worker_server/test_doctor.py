@@ -1,0 +1,267 @@
+"""`lightkeeper doctor`: every finding, provoked."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
+from worker_server import doctor, run_dir, wire
+from worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, Rank
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with what the test puts into `answers`, by path; 404 else."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.answers: dict[str, object] = {}
+        self.date = formatdate(usegmt=True)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.tokens: list[str | None] = []
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self):
+        self.server.tokens.append(self.headers["Authorization"])
+        known = self.path.partition("?")[0] in self.server.answers
+        body = json.dumps(self.server.answers.get(self.path.partition("?")[0])).encode()
+        self.send_response_only(200 if known else 404)
+        self.send_header("Date", self.server.date)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def told(found):
+    return [(one.check, one.state) for one in found]
+
+
+def rank(url=None, **environ):
+    return Rank("rg_1.0", environ, url)
+
+
+# -- the host ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("have", "states"),
+    [
+        ({"torch": "2.15.0+cu132", "torchft-nightly": "2026.10.26"}, [OK, OK]),
+        ({"torch": "3.0.0", "torchft": "0.2.0"}, [WARNING, OK]),
+        ({}, [UNKNOWN, UNKNOWN]),
+    ],
+)
+def test_versions(monkeypatch, have, states):
+    monkeypatch.setattr(doctor, "_version", have.get)
+    assert [one.state for one in doctor.of_versions()] == states
+
+
+def test_the_run_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "a",))
+    assert told(doctor.of_memory({})) == [("run directory", OK)]
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "file", tmp_path / "a"))
+    (found,) = doctor.of_memory({})
+    assert (found.state, "file" in found.said) == (WARNING, True)
+    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "file",))
+    assert told(doctor.of_memory({})) == [("run directory", FAILED)]
+    monkeypatch.setattr(doctor, "_SHM_LEAST_BYTES", 2**60)
+    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "a",))
+    assert "shm-size" in next(doctor.of_memory({})).do
+
+
+@pytest.mark.parametrize(("scope", "state"), [("0", OK), ("1", OK), ("2", WARNING), ("3", WARNING)])
+def test_ptrace(tmp_path, scope, state):
+    (tmp_path / "sys/kernel/yama").mkdir(parents=True)
+    (tmp_path / "sys/kernel/yama/ptrace_scope").write_text(scope)
+    assert told(doctor.of_ptrace(tmp_path)) == [("ptrace", state)]
+
+
+# -- a rank's environment --------------------------------------------------------------------------
+
+
+def test_settings_and_token(tmp_path):
+    assert told(doctor.of_settings(rank())) == [("token", WARNING)]
+    assert told(doctor.of_settings(rank(LIGHTKEEPER_TOKEN="s"))) == [("token", OK)]
+    missing = rank(LIGHTKEEPER_TOKEN_FILE=str(tmp_path / "no"))
+    assert told(doctor.of_settings(missing)) == [("settings", FAILED)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({}, OK),
+        ({"TORCH_FR_BUFFER_SIZE": "20000"}, OK),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, FAILED),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, FAILED),
+        ({"TORCH_FR_BUFFER_SIZE": "20"}, WARNING),
+        ({"TORCH_FR_BUFFER_SIZE": "many"}, FAILED),
+    ],
+)
+def test_the_recorders_size(environ, state):
+    assert told(doctor.of_buffers(rank(**environ))) == [("flight recorder's size", state)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({}, OK),
+        ({"TORCHFT_TIMEOUT_SEC": "20"}, WARNING),
+        ({"TORCHFT_QUORUM_TIMEOUT_SEC": "10"}, WARNING),
+        ({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60"}, FAILED),
+        ({"TORCHFT_QUORUM_TIMEOUT_SEC": "900"}, FAILED),
+        ({"TORCHFT_TIMEOUT_SEC": "soon"}, OK),
+    ],
+)
+def test_the_order_of_the_timeouts(environ, state):
+    assert told(doctor.of_timeouts(rank(**environ))) == [("timeouts", state)]
+
+
+# -- a rank's WorkerServer --------------------------------------------------------------------------
+
+
+def answers(unhooked=(), error=None):
+    report = wire.StateReport(IDENTITY, PROCESS, STEP, HEADS, unhooked=unhooked)
+    part = wire.BackendRecord(record=None if error else {"version": "2.10"}, error=error)
+    record = wire.FlightRecord(
+        IDENTITY, True, {}, (), 0, {"version": "2.10"}, recorders={"dump_nccl_trace_json": part}
+    )
+    return {
+        wire.PATH_STATE: wire.to_json(report), wire.PATH_FLIGHT_RECORDER: wire.to_json(record)
+    }  # fmt: skip
+
+
+def test_a_worker_server_that_answers_is_asked_with_the_ranks_own_token(server):
+    server.answers = answers()
+    found = list(doctor.of_worker(rank(server.url, LIGHTKEEPER_TOKEN="sesame")))
+    assert told(found) == [("WorkerServer", OK), ("flight recorders", OK), ("flight recorders", OK)]
+    assert set(server.tokens) == {"Bearer sesame"}
+    assert told(doctor.of_worker(rank())) == []
+
+
+def test_a_worker_server_that_does_not_answer(server):
+    assert told(doctor.of_worker(rank(server.url))) == [("WorkerServer", FAILED)]
+    server.answers = {wire.PATH_STATE: [], wire.PATH_FLIGHT_RECORDER: []}
+    assert told(doctor.of_worker(rank(server.url))) == [("WorkerServer", FAILED)]
+
+
+def test_a_torchft_that_is_not_hooked_and_a_recorder_that_is_not_read(server):
+    server.answers = answers(("Manager.start_quorum",), "dump_nccl_trace_json: HTTP 500")
+    found = list(doctor.of_worker(rank(server.url)))
+    assert told(found)[1:] == [
+        ("TorchFT's hooks", WARNING), ("flight recorders", OK), ("flight recorders", WARNING),
+    ]  # fmt: skip
+    server.answers = answers(error="torch.distributed is not imported in the rank")
+    assert told(doctor.of_worker(rank(server.url)))[2] == ("flight recorders", UNKNOWN)
+
+
+# -- the monitor and the Lighthouse ----------------------------------------------------------------
+
+
+def test_a_monitor_that_is_not_set_or_away(server):
+    assert told(doctor.of_monitors([rank()])) == [("monitor", FAILED)]
+    assert told(doctor.of_monitors([rank(LIGHTKEEPER_MONITOR=server.url)])) == [("monitor", FAILED)]
+
+
+@pytest.mark.parametrize(
+    ("health", "state"), [("healthy", OK), ("unreachable", FAILED), (None, FAILED)]
+)
+def test_a_monitor_sees_the_ranks_or_not(server, health, state):
+    ranks = [] if health is None else [{"rank": "rg_1.0", "health": health}]
+    server.answers = {"/healthz": {}, "/v1/ranks": {"ranks": ranks}}
+    here = rank("http://127.0.0.1:1", LIGHTKEEPER_MONITOR=server.url)
+    assert told(doctor.of_monitors([here])) == [
+        ("monitor", OK), ("clock", OK), ("monitor sees the ranks", state),
+    ]  # fmt: skip
+
+
+def test_a_monitor_that_wants_another_token_and_whose_clock_is_off(server):
+    server.answers = {"/healthz": {}}
+    server.date = formatdate(time.time() - 60, usegmt=True)
+    here = rank("http://127.0.0.1:1", LIGHTKEEPER_MONITOR=server.url)
+    assert told(doctor.of_monitors([here])) == [
+        ("monitor", OK), ("clock", WARNING), ("monitor sees the ranks", UNKNOWN),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "state"),
+    [
+        ([], OK),
+        (["--heartbeat_timeout_ms", "1500", "--join_timeout_ms=10000"], OK),
+        (["--heartbeat_timeout_ms=200"], WARNING),
+        (["--join_timeout_ms", "100000"], WARNING),
+    ],
+)
+def test_the_lighthouse_and_its_timeouts(server, tmp_path, flags, state):
+    (tmp_path / "7").mkdir()
+    line = "\0".join(["/usr/bin/python", "/x/torchft_lighthouse", "--bind", "[::]:1", *flags, ""])
+    (tmp_path / "7/cmdline").write_text(line)
+    server.answers = {"/": {}}
+    found = doctor.of_lighthouses([rank(TORCHFT_LIGHTHOUSE=server.url)], tmp_path)
+    assert told(found) == [("Lighthouse", OK), ("Lighthouse's timeouts", state)]
+
+
+def test_a_lighthouse_that_is_not_set_or_away(server, tmp_path):
+    assert told(doctor.of_lighthouses([rank()], tmp_path)) == [("Lighthouse", WARNING)]
+    away = rank(TORCHFT_LIGHTHOUSE=server.url)
+    assert told(doctor.of_lighthouses([away], tmp_path)) == [("Lighthouse", FAILED)]
+
+
+# -- all together ----------------------------------------------------------------------------------
+
+
+def test_ranks_are_found_with_what_they_were_started_with(tmp_path, monkeypatch):
+    import os
+
+    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path, tmp_path / "none"))
+    mine = {"rank": "rg_1.0", "url": "http://127.0.0.1:1", "pid": os.getpid()}
+    run_dir.write_json(tmp_path / "a.json", mine)
+    run_dir.write_json(tmp_path / "b.json", {**mine, "pid": 2**30})
+    (tmp_path / "c.json").write_text("{")
+    (found,) = doctor.ranks_here({})
+    assert (found.name, found.url) == ("rg_1.0", "http://127.0.0.1:1")
+    assert found.environ.get("PATH")
+
+
+def test_the_command_says_the_worst_first_and_fails_where_something_does(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path,))
+    for name in ("LIGHTKEEPER_MONITOR", "LIGHTKEEPER_TOKEN", "TORCHFT_LIGHTHOUSE"):
+        monkeypatch.delenv(name, raising=False)
+    assert doctor.main([]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("✕ monitor (this host): LIGHTKEEPER_MONITOR is not set\n    -> set it")
+    assert doctor.main(["--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {one["state"] for one in found} >= {"ok", "failed", "warning"}
+
+
+def test_what_holds_of_many_ranks_is_said_once():
+    found = [doctor.Look("token", f"rg_{n}.0").ok("set") for n in range(5)]
+    assert list(doctor.together(found)) == [
+        (doctor.Look("token", "").ok("set"), [f"rg_{n}.0" for n in range(5)])
+    ]

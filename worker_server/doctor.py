@@ -1,0 +1,501 @@
+"""`lightkeeper doctor`: what would keep lightkeeper from its work here, before it is needed.
+
+Beside ranks it looks at each of them: the environment that it was started with, its WorkerServer,
+its flight recorders. Beside a launcher, before there are any, at the environment that they would
+get. Nothing is changed, and nobody is asked for longer than some seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+from rich.console import Console
+from rich.markup import escape
+
+from worker_server import run_dir, wire
+from worker_server.environment import SettingError, Settings, monitors_of
+
+OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
+_TIMEOUT_S: Final = 3.0
+_HERE: Final = "this host"
+_TRIED: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch": ("2.13", "2.14", "2.15"),
+    "torchft": ("0.2", "2026."),
+}
+"""Versions that the tests ran with (docs/versions.md), by how they begin."""
+_ENTRIES_LEAST: Final = 200
+_SHM_LEAST_BYTES: Final = 64 * 2**20
+_CLOCK_S: Final = 2.0
+"""Records of two hosts are ordered by their clocks."""
+_NAMED_S: Final = 32.0
+"""After which the slowest of the usual hangs is named (docs/thresholds.md), and 6 s to be out."""
+_MARKS: Final = {
+    OK: ("●", "green"),
+    WARNING: ("▲", "yellow"),
+    FAILED: ("✕", "red"),
+    UNKNOWN: ("?", "cyan"),
+}
+_SHOWN: Final = 3
+_TORCHFT_S: Final = 60.0
+"""TorchFT's default of each of its timeouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    where: str
+    state: str
+    said: str
+    do: str = ""
+    """What mends it; empty where nothing needs to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Makes findings of one check."""
+
+    check: str
+    where: str = _HERE
+
+    def ok(self, said: str) -> Finding:
+        """As it should be."""
+        return Finding(self.check, self.where, OK, said)
+
+    def warns(self, said: str, do: str) -> Finding:
+        """It works, and not as well as it could."""
+        return Finding(self.check, self.where, WARNING, said, do)
+
+    def fails(self, said: str, do: str) -> Finding:
+        """Something does not work."""
+        return Finding(self.check, self.where, FAILED, said, do)
+
+    def unknown(self, said: str, do: str) -> Finding:
+        """It could not be found out."""
+        return Finding(self.check, self.where, UNKNOWN, said, do)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Who was found on this host; without a process: what a rank would be."""
+
+    name: str
+    environ: Mapping[str, str]
+    url: str | None = None
+
+
+def ranks_here(environ: Mapping[str, str]) -> list[Rank]:
+    """The ranks that have published themselves in this user's run directories."""
+    found = []
+    for folder in run_dir.candidates(environ):
+        for path in sorted(folder.glob("*.json")):
+            told = run_dir.read_json(path) or {}
+            own = _environ_of(told.get("pid"))
+            if own is not None:
+                found.append(Rank(str(told.get("rank")), own, told.get("url")))
+    return found
+
+
+def _environ_of(pid: object) -> dict[str, str] | None:
+    """What a process was started with; None when it is gone, or another user's."""
+    if not isinstance(pid, int):
+        return None
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    return dict(one.split("=", 1) for one in text.split("\0") if "=" in one)
+
+
+# -- the host ------------------------------------------------------------------------------------
+
+
+def of_versions() -> Iterator[Finding]:
+    """Of this Python's packages."""
+    for name, tried in _TRIED.items():
+        have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
+        if have is None:
+            yield Look("versions").unknown(
+                f"no {name} beside {sys.executable}", "run it with the Python that trains"
+            )
+        elif have.startswith(tried):
+            yield Look("versions").ok(f"{name} {have}")
+        else:
+            yield Look("versions").warns(
+                f"{name} {have} was not tried",
+                f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state",
+            )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def of_memory(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Where a rank's page goes."""
+    troubles: list[str] = []
+    try:
+        place = run_dir.first_usable(run_dir.candidates(environ), Path, troubles.append)
+    except OSError as exc:
+        yield Look("run directory").fails(
+            str(exc), "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
+        )
+        return
+    space = os.statvfs(place)
+    free = space.f_bavail * space.f_frsize
+    said = f"{place}, {free >> 20} MiB free"
+    if troubles:
+        yield Look("run directory").warns(
+            f"{said}; {troubles[0]}",
+            "a page on a disk costs a write at every step: mend the first place",
+        )
+    elif free < _SHM_LEAST_BYTES:
+        yield Look("run directory").warns(
+            said,
+            "give the container more shared memory (docker --shm-size, an emptyDir of "
+            "medium Memory): data loaders need it too",
+        )
+    else:
+        yield Look("run directory").ok(said)
+
+
+def of_ptrace(proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Whether stacks can be taken from outside."""
+    try:
+        scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        scope = 0
+    if scope <= 1:  # a rank lets its own WorkerServer trace it
+        yield Look("ptrace").ok(f"kernel.yama.ptrace_scope is {scope}")
+    else:
+        yield Look("ptrace").warns(
+            f"kernel.yama.ptrace_scope is {scope}: no stacks from outside",
+            "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
+            "hangs are named after 30 s instead of 12, and a held GIL without its line",
+        )
+
+
+# -- the environment of a rank -------------------------------------------------------------------
+
+
+def of_settings(rank: Rank) -> Iterator[Finding]:
+    """LIGHTKEEPER_*."""
+    try:
+        settings = Settings.from_environ(rank.environ, 0)
+    except SettingError as exc:
+        yield Look("settings", rank.name).fails(str(exc), "docs/attach.md lists them")
+        return
+    if settings.token is None:
+        yield Look("token", rank.name).warns(
+            "none",
+            "set LIGHTKEEPER_TOKEN_FILE: without it nobody can evict, stop or profile "
+            "through the WorkerServer",
+        )
+    else:
+        yield Look("token", rank.name).ok("set")
+
+
+def of_buffers(rank: Rank) -> Iterator[Finding]:
+    """Whether torch's recorders are on."""
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    name = next((one for one in names if one in rank.environ), None)
+    text = rank.environ.get(name, "") if name else "2000"
+    said = f"{name}={text}" if name else "torch's default"
+    entries = int(text) if text.isdigit() else 0
+    if entries >= _ENTRIES_LEAST:
+        yield Look("flight recorder's size", rank.name).ok(said)
+    else:
+        what = "holds hardly a step" if entries else "is off"
+        yield Finding(
+            "flight recorder's size",
+            rank.name,
+            WARNING if entries else FAILED,
+            f"{said}: torch's recorder {what}",
+            "unset it, or set 2000 or more",
+        )
+
+
+def of_timeouts(rank: Rank) -> Iterator[Finding]:
+    """Whether who waits gives up after who is waited for was named, and the watchdog last."""
+    check = "timeouts"
+    quorum_s = _quorum_s(rank)
+    work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
+    watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
+    said = (
+        f"TorchFT's collectives {work_s:g} s, quorum {quorum_s:g} s; NCCL's watchdog "
+        f"{watchdog_s:g} s"
+    )
+    least_s = min(work_s, quorum_s)
+    if least_s < _NAMED_S + 6:
+        yield Look(check, rank.name).warns(
+            f"{said}: the others give up before a hang without phases is named and out",
+            f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases",
+        )
+    elif watchdog_s <= max(work_s, quorum_s):
+        yield Look(check, rank.name).fails(
+            f"{said}: the watchdog ends healthy ranks that wait for a quorum",
+            "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
+            "timeout of init_process_group as well",
+        )
+    else:
+        yield Look(check, rank.name).ok(f"{said} (a script may set others)")
+
+
+def _quorum_s(rank: Rank) -> float:
+    return _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
+
+
+def _seconds(rank: Rank, name: str, usual: float) -> float:
+    try:
+        return float(rank.environ.get(name) or usual)
+    except ValueError:
+        return usual
+
+
+# -- its WorkerServer and its recorders ------------------------------------------------------------
+
+
+def of_worker(rank: Rank) -> Iterator[Finding]:
+    """Whether it answers, what it can read, and what it cannot hook."""
+    if rank.url is None:
+        return
+    try:
+        state = _get(f"{rank.url}{wire.PATH_STATE}", rank.environ)
+        record = wire.parse_flight_record(
+            _get(f"{rank.url}{wire.PATH_FLIGHT_RECORDER}?active=1", rank.environ)
+        )
+    except (requests.RequestException, ValueError) as exc:
+        yield Look("WorkerServer", rank.name).fails(
+            f"{rank.url}: {_short(exc)}", "its log stands in the run directory, NAME.log"
+        )
+        return
+    yield Look("WorkerServer", rank.name).ok(rank.url)
+    lost = state.get("unhooked") or []
+    if lost:
+        yield Look("TorchFT's hooks", rank.name).warns(
+            f"it has no {', '.join(lost)}",
+            "this TorchFT is newer than lightkeeper: upgrade lightkeeper",
+        )
+    for name, part in record.parts:
+        where = name or "fr_trace_json"
+        if part.error is None:
+            yield Look("flight recorders", rank.name).ok(f"{where} is read")
+        elif "torch.distributed is not imported" in part.error:
+            yield Look("flight recorders", rank.name).unknown(part.error, "ask again later")
+        else:
+            yield Look("flight recorders", rank.name).warns(
+                f"{where}: {part.error}", "its collectives are known by the rank's own ring alone"
+            )
+
+
+def _get(url: str, environ: Mapping[str, str]) -> Any:
+    headers = {}
+    try:
+        token = Settings.from_environ(environ, 0).token
+    except SettingError:
+        token = None
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    answer = requests.get(url, headers=headers, timeout=_TIMEOUT_S)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def _short(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"[:160]
+
+
+# -- the monitor and the Lighthouse ----------------------------------------------------------------
+
+
+def of_monitors(ranks: Sequence[Rank]) -> Iterator[Finding]:
+    """Both ways: it answers here, and it sees the ranks of this host."""
+    told = dict.fromkeys(rank.environ.get("LIGHTKEEPER_MONITOR", "") for rank in ranks)
+    urls = [url for text in told for url in monitors_of(text) if url]
+    if not urls:
+        yield Look("monitor").fails(
+            "LIGHTKEEPER_MONITOR is not set",
+            "set it to the monitor's URL before the ranks start, or list the "
+            "WorkerServers in its --targets file",
+        )
+    for url in dict.fromkeys(urls):
+        yield from _of_monitor(url.rstrip("/"), ranks)
+
+
+def _of_monitor(url: str, ranks: Sequence[Rank]) -> Iterator[Finding]:
+    began_s = time.time()
+    try:
+        answer = requests.get(f"{url}/healthz", timeout=_TIMEOUT_S)
+        answer.raise_for_status()
+    except requests.RequestException as exc:
+        yield Look("monitor").fails(
+            f"{url}: {_short(exc)}",
+            "is it up, and may this host reach it? the ranks register by themselves once "
+            "it answers",
+        )
+        return
+    yield Look("monitor").ok(url)
+    yield from _of_clock(answer.headers.get("Date"), (began_s + time.time()) / 2)
+    alive = [rank for rank in ranks if rank.url is not None]
+    if not alive:
+        return
+    try:
+        listed = {one["rank"]: one for one in _get(f"{url}/v1/ranks", alive[0].environ)["ranks"]}
+    except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
+        yield Look("monitor sees the ranks").unknown(
+            f"{url}: {_short(exc)}", "give the ranks the monitor's token"
+        )
+        return
+    for rank in alive:
+        health = str((listed.get(rank.name) or {}).get("health", "not registered"))
+        if health in ("unreachable", "not registered"):
+            yield Look("monitor sees the ranks", rank.name).fails(
+                health,
+                f"the monitor must reach {rank.url}: set LIGHTKEEPER_BIND, and open the "
+                "port between the hosts",
+            )
+        else:
+            yield Look("monitor sees the ranks", rank.name).ok(health)
+
+
+def _of_clock(date: str | None, here_s: float) -> Iterator[Finding]:
+    try:
+        there_s = parsedate_to_datetime(date or "").timestamp() + 0.5  # it has whole seconds
+    except ValueError:
+        return
+    apart_s = abs(there_s - here_s)
+    if apart_s > _CLOCK_S:
+        yield Look("clock").warns(
+            f"{apart_s:.0f} s apart from the monitor's",
+            "run chrony or ntpd: records of two hosts are ordered by their clocks",
+        )
+    else:
+        yield Look("clock").ok("that of the monitor's host")
+
+
+def of_lighthouses(ranks: Sequence[Rank], proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Whether it answers, and how long it keeps a dead group where it runs on this host."""
+    for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
+        if not url:
+            yield Look("Lighthouse").warns(
+                "TORCHFT_LIGHTHOUSE is not set",
+                "set it, unless the script passes lighthouse_addr to its Manager",
+            )
+            continue
+        try:
+            requests.get(url, timeout=_TIMEOUT_S).raise_for_status()
+        except requests.RequestException as exc:
+            yield Look("Lighthouse").fails(
+                f"{url}: {_short(exc)}",
+                "start it before the ranks; their first quorum request fails without it",
+            )
+        else:
+            yield Look("Lighthouse").ok(url)
+    for flags in _lighthouse_flags(proc):
+        beat_ms = flags.get("--heartbeat_timeout_ms", 5000)
+        join_ms = flags.get("--join_timeout_ms", 60_000)
+        said = f"heartbeat timeout {beat_ms} ms, join timeout {join_ms} ms"
+        if beat_ms < 500:
+            yield Look("Lighthouse's timeouts").warns(
+                f"{said}: groups beat each 100 ms, a busy host loses healthy ones",
+                "--heartbeat_timeout_ms 1500 (docs/evict.md)",
+            )
+        elif join_ms > 1000 * (quorum_s := max(_quorum_s(rank) for rank in ranks)):
+            yield Look("Lighthouse's timeouts").warns(
+                f"{said}: a quorum waits longer for a group that hangs than its members wait for "
+                f"the quorum ({quorum_s:g} s)",
+                "--join_timeout_ms at most TORCHFT_QUORUM_TIMEOUT_SEC",
+            )
+        elif beat_ms > 2000:
+            yield Look("Lighthouse's timeouts").ok(
+                f"{said}; 1500 would let the others go on {(beat_ms - 1500) / 1000:g} s "
+                "sooner after an eviction"
+            )
+        else:
+            yield Look("Lighthouse's timeouts").ok(said)
+
+
+def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
+    for path in proc.glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(Path(word).name == "torchft_lighthouse" for word in words[:2]):
+            pairs = [word.split("=", 1) for word in words if "=" in word]
+            pairs += [list(pair) for pair in pairwise(words)]
+            yield {name: int(text) for name, text in pairs if name[:2] == "--" and text.isdigit()}
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def examine(environ: Mapping[str, str]) -> list[Finding]:
+    """Everything, of this host and of each of its ranks, or of one that would start here."""
+    ranks = ranks_here(environ) or [Rank("a rank started here", environ)]
+    found = [*of_versions(), *of_memory(environ), *of_ptrace()]
+    for rank in ranks:
+        for check in (of_settings, of_buffers, of_timeouts, of_worker):
+            found += check(rank)
+    return [*found, *of_monitors(ranks), *of_lighthouses(ranks)]
+
+
+def together(found: Iterable[Finding]) -> Iterator[tuple[Finding, list[str]]]:
+    """The worst first; what holds of several ranks once, and of whom."""
+    where: dict[Finding, list[str]] = {}
+    for one in found:
+        where.setdefault(replace(one, where=""), []).append(one.where)
+    order = (FAILED, WARNING, UNKNOWN, OK)
+    yield from sorted(where.items(), key=lambda pair: order.index(pair[0].state))
+
+
+def _show(found: Iterable[Finding]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for one, where in together(found):
+        mark, colour = _MARKS[one.state]
+        of = ", ".join(where[:_SHOWN]) + (
+            f" and {len(where) - _SHOWN} more" if where[_SHOWN:] else ""
+        )
+        console.print(
+            f"[{colour}]{mark}[/] [bold]{escape(one.check)}[/] ({escape(of)}): {escape(one.said)}"
+        )
+        if one.do:
+            console.print(f"    -> {escape(one.do)}")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status 0: nothing failed; 1: something did; 2: used wrongly."""
+    top = argparse.ArgumentParser(
+        prog="lightkeeper doctor",
+        description=(__doc__ or "").partition("\n\n")[2],
+        epilog="run it beside a rank, or in the shell that will start one. Exit status: 0 nothing "
+        "failed, 1 something did.",
+    )
+    top.add_argument("--format", choices=("text", "json"), default="text", help="text (default)")
+    args = top.parse_args(words)
+    found = examine(os.environ)
+    if args.format == "json":
+        print(json.dumps({"schema": 1, "findings": [asdict(one) for one in found]}, indent=2))  # noqa: T201
+    else:
+        _show(found)
+    return int(any(one.state == FAILED for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
