@@ -139,7 +139,7 @@ def test_the_order_of_the_timeouts(environ, state):
     assert told(doctor.of_timeouts(rank(**environ))) == [("timeouts", state)]
 
 
-# -- a rank's WorkerServer --------------------------------------------------------------------------
+# -- a rank's WorkerServer -------------------------------------------------------------------------
 
 
 def answers(unhooked=(), error=None):
