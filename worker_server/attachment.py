@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from worker_server import control_plane, last_words, profile, run_dir, wire
+from worker_server import control_plane, frames, last_words, profile, run_dir, wire
 from worker_server.beat import Beat
 from worker_server.companion import Companion
 from worker_server.complaint import complain
 from worker_server.environment import Settings
-from worker_server.frames import stacks_text
 from worker_server.identity import POD, identity_from
 from worker_server.integrations.compiler import declare_compilations
 from worker_server.page import layout
@@ -126,7 +125,7 @@ def _start_beat(
         page.beat,
         companion,
         (
-            lambda: page.write_note(layout.NOTE_STACKS, stacks_text()),
+            frames.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
             last_words.note_uncaught,
             profile.Profiler(files.page).look,
             say_refusal,

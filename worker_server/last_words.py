@@ -24,6 +24,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from worker_server import frames
 from worker_server.page import layout
 from worker_server.page.writer import PageWriter
 
@@ -88,12 +89,11 @@ def _is_the_end(value: BaseException) -> bool:
 
 
 def _main_module_runs() -> bool:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
-            return True
-        frame = frame.f_back
-    return False
+    """Whether the main thread is still in what `python` was told to run: that is outermost then."""
+    calls = frames.stacks().get(threading.main_thread().ident or 0, [])
+    return bool(calls) and (
+        len(calls) >= frames.DEEPEST or calls[-1].name in ("<module>", "_run_module_as_main")
+    )
 
 
 def forget() -> None:

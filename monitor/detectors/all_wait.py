@@ -78,12 +78,10 @@ def _hang_after_s(history: History) -> float:
 def _still_s(history: History, graph: WaitGraph) -> float | None:
     """How long all have waited across groups at least; None when somebody does not."""
     tracks = history.present()
-    if len(history.groups()) < 2:
+    alone = len(history.groups()) < 2
+    away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` tells
+    if alone or away or history.unseen_s:  # somebody may be missing
         return None
-    if history.away is not None or history.unfollowed() is not None:
-        return None  # `lighthouse_away` tells
-    if history.unseen_s:
-        return None  # somebody may be missing
     if any(graph.standing[track.rank] is not Standing.WAITING for track in tracks):
         return None
     if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):

@@ -2,7 +2,8 @@
 
 Measured: busy seconds a step (`monitor.pace`), in windows common to the fleet, against the ranks of
 the same role: the same group rank in the other groups (ALGORITHMS.md section 6). Windows that a
-start, a heal or a death touched do not exist. The milder, the longer it has to last. With 4 and
+start, a heal or a death touched do not exist. Who waits for longer than another is not what the
+job waits for, however long its work takes. The milder, the longer it has to last. With 4 and
 more in the cohort a robust z-score must agree; under 4 the rank must also have become slower than
 it was, or stay slow for long. A rank with more tokens than its peers is slow only if it is slow a
 token. What it is slow at is the phase with the greatest excess; where all ranks of a group spend
@@ -13,7 +14,7 @@ C++), the group is told, and that it cannot be known which of its ranks is the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -125,7 +126,7 @@ def straggler(history: History) -> tuple[Verdict, ...]:
     for track in history.present():
         if history.participating(track):
             found = _judge(history, track, windows)
-            if found is not None:
+            if found is not None and not _waits_longer(windows, found):
                 by_group.setdefault(track.group, []).append(found)
     told = (_verdict(history, group, slow) for group, slow in by_group.items())
     return tuple(verdict for verdict in told if verdict is not None)
@@ -245,6 +246,18 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
     )
 
 
+def _waits_longer(windows: Sequence[Window], found: _Slow) -> bool:
+    """Whether it waits for longer than somebody else, who then is what the job waits for.
+
+    Who works while no other does gets all the cores: the victim of a slow rank in its own group may
+    look quick, and its peer elsewhere slow beside it.
+    """
+    waits = _by_rank(windows[-found.rule.windows :], lambda pace: pace.step_s - pace.busy_s)
+    own_s = median(waits.pop(found.rank))
+    least_s = min((median(each) for each in waits.values()), default=own_s)
+    return own_s - least_s > (found.busy_s - found.usual_s) / 2
+
+
 def _cores(history: History, rank: RankName) -> tuple[float, float]:
     """What it uses of late, and its peers at the median."""
     used = {t.rank: t.used.cores or 0.0 for t in history.present() if t.used is not None}
@@ -252,12 +265,19 @@ def _cores(history: History, rank: RankName) -> tuple[float, float]:
 
 
 def _starved(windows: Sequence[Window], rank: RankName) -> _Starved:
-    shares: dict[RankName, list[float]] = {}
-    for window in windows:
-        for name, pace in window.paces.items():
-            shares.setdefault(name, []).append(pace.starved)
+    shares = _by_rank(windows, lambda pace: pace.starved)
     means = {name: sum(each) / len(each) for name, each in shares.items()}
     return _Starved(means.pop(rank, 0.0), max(means.values(), default=0.0))
+
+
+def _by_rank(
+    windows: Sequence[Window], value: Callable[[Pace], float]
+) -> dict[RankName, list[float]]:
+    found: dict[RankName, list[float]] = {}
+    for window in windows:
+        for rank, pace in window.paces.items():
+            found.setdefault(rank, []).append(value(pace))
+    return found
 
 
 def _pace(window: Window, track: RankTrack) -> Pace | None:

@@ -13,7 +13,6 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA: Final = 0
 HEADERS: Final = 1
-PRIORITY: Final = 2
 RST_STREAM: Final = 3
 SETTINGS: Final = 4
 PUSH_PROMISE: Final = 5

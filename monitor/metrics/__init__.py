@@ -5,8 +5,8 @@ and groups that are gone vanish by construction. Labels never carry a step, a re
 text; what is by rank, group, host or incident is bounded (`scene.Bounds`, `*_TOLD`).
 
 One file per exporter: `fleet`, `stragglers`, `recovery`, `incidents`, `evictions`, `goodput`,
-`health`, `upkeep`, `gates`. Each begins with its definitions, from which `catalogue` and
-docs/metrics.md are made, and reads a `scene`. What is counted while it happens is in `instruments`.
+`health`, `upkeep`, `gates`. Each begins with its definitions, from which
+docs/metrics.md is made, and reads a `scene`. What is counted while it happens is in `instruments`.
 Not here: when something is counted, and the gate's own page (`gate.metrics`).
 """
 

@@ -17,8 +17,8 @@ from monitor.view.fleet import (
 )
 from monitor.view.hosts import entry_to_json, event_to_json, host_to_json
 from monitor.view.incidents import case_of, decision_to_json, incident_json
-from monitor.view.places import bundle_url
 from monitor.view.ranks import trouble_of
+from monitor.view.values import bundle_url
 from monitor.view.view import (
     SCHEMA,
     BundleView,

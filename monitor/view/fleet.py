@@ -10,8 +10,8 @@ from monitor.snapshot import LighthouseAway, LighthouseView, Observation, Unreac
 from monitor.view.condition import ended_of, warnings_of
 from monitor.view.hosts import entry_to_json
 from monitor.view.incidents import incident_json
-from monitor.view.numbers import finite
 from monitor.view.ranks import trouble_of
+from monitor.view.values import finite
 from monitor.view.view import SCHEMA, View, groups_of
 
 

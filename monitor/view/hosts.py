@@ -9,7 +9,7 @@ from typing import Any
 from monitor.names import Host, RankName, split_rank_name
 from monitor.quarantine.record import HostRecord
 from monitor.store import QuarantineEntry, QuarantineEvent, Scope
-from monitor.view.places import bundle_url
+from monitor.view.values import bundle_url
 
 
 def entry_to_json(

@@ -12,9 +12,8 @@ from monitor.names import IncidentId
 from monitor.pipeline import RankHealth
 from monitor.store import DecisionRow, eviction_to_json
 from monitor.view.face import face_of
-from monitor.view.numbers import finite
-from monitor.view.places import bundle_url
 from monitor.view.ranks import trouble_of
+from monitor.view.values import bundle_url, finite
 from monitor.view.view import View
 
 

@@ -15,7 +15,7 @@ from monitor.gate.admin import Desk
 from monitor.gate.arrival import Arrivals
 from monitor.gate.gate import GateCore
 from monitor.gate.memory import Memory
-from monitor.metrics.catalogue import CATALOGUE
+from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
 from tests.worker_server.test_metrics import Rank, step
 

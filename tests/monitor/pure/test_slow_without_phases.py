@@ -146,6 +146,18 @@ def test_where_waiting_within_a_group_does_not_show_nobody_is_accused_alone() ->
 # -- who is not ----------------------------------------------------------------------------
 
 
+def test_who_waits_for_the_slow_one_is_not_accused_beside_a_victim_that_looks_quick() -> None:
+    """Seen on two cores: the slow rank's mate works while nobody else does, and gets them all."""
+    quick = at(60, slow_in("rg_1.1", "backward", -0.15))
+    crowded = at(60, slow_in("rg_0.1", "backward", 0.2)), at(60, slow_in("rg_0.0", "backward", 0.2))
+    slows = at(60, slow_in("rg_1.0", "backward", 1.0))
+    drive = Drive(plain(2, 2, quick, slows, *crowded, noise=0.1), WATCHING).run(260)
+    incidents = [one for one in drive.seen.values() if one.kind == "straggler"]
+    assert {one.culprits for one in incidents} == {("rg_1.0",)}
+    peer, mate = (drive.pipeline._history.pace.windows[-1].paces[r] for r in ("rg_0.1", "rg_1.1"))
+    assert peer.busy_s > 1.8 * mate.busy_s  # it did look slow
+
+
 @pytest.mark.parametrize(("groups", "size"), [(3, 1), (2, 2)])
 @pytest.mark.parametrize(
     "script",

@@ -1,4 +1,4 @@
-"""Every metric of the monitor's page: what docs, dashboards and tests know them by."""
+"""The metrics of the monitor's page, by heading."""
 
 from __future__ import annotations
 
