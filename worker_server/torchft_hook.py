@@ -146,7 +146,8 @@ def _patch_manager(module: Any) -> None:
     unknown = [f"Manager.{name}" for name, make in waits.items() if not wrap(manager, name, make)]
     _miss(unknown, "steps and waits are")
     forms = wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
-    old = hasattr(sys.modules[_GROUPS].ProcessGroup, "configure")
+    group = getattr(sys.modules.get(_GROUPS), "ProcessGroup", None)
+    old = group is None or hasattr(group, "configure")
     _miss([] if forms or old else ["Manager._reconfigure_pg"], "quorums of torch's own groups are")
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
@@ -269,7 +270,7 @@ def _gathered_allreduce(original: Callable[..., Any]) -> Callable[..., Any]:
             _watch.give(args[0] if args else kwargs.get("tensor"))
         entries: list[torchft_groups.Entry] = []
         scene.managed = entries
-        if torchft_groups.is_native(self._pg):
+        if torchft_groups.is_native(getattr(self, "_pg", None)):
             # it is torch's, none of whose methods is wrapped: this is where it is called
             scene.begins = functools.partial(_begin_native, self, entries, args, kwargs)
         try:
