@@ -88,13 +88,13 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
         _tell_unhooked(_reporter)
 
 
-def _miss(names: list[str], what: str) -> None:
+def _miss(owner: str, names: list[str], what: str) -> None:
     """Say once what this version does not have, and what is not seen for it."""
     if names:
-        _unhooked.update(names)
+        _unhooked.update(f"{owner}.{name}" for name in names)
         complain(
-            f"lightkeeper does not know this TorchFT: it has no {', '.join(names)}, so {what} not "
-            "seen there",
+            f"lightkeeper does not know this TorchFT: its {owner} has no {', '.join(names)}, so "
+            f"{what} not seen there",
             stacklevel=7,
         )
 
@@ -114,7 +114,7 @@ def _patch_groups(module: Any) -> None:
         if isinstance(cls, type) and issubclass(cls, module.ProcessGroup):
             formed |= wrap(cls, "configure", timed_configure(_configured))  # torchft <= 0.2.0
             formed |= wrap(cls, "reconfigure", timed_configure(_reconfigured))
-    _miss([] if formed else ["ProcessGroup.reconfigure"], "new quorums' process groups are")
+    _miss("ProcessGroup", [] if formed else ["reconfigure"], "new quorums' process groups are")
 
 
 def _configured(group: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,12 +143,13 @@ def _patch_manager(module: Any) -> None:
         "should_commit": _reported_commit,
         "_async_quorum": _timed_quorum,
     }
-    unknown = [f"Manager.{name}" for name, make in waits.items() if not wrap(manager, name, make)]
-    _miss(unknown, "steps and waits are")
+    unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
+    _miss("Manager", unknown, "steps and waits are")
     forms = wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
     group = getattr(sys.modules.get(_GROUPS), "ProcessGroup", None)
     old = group is None or hasattr(group, "configure")
-    _miss([] if forms or old else ["Manager._reconfigure_pg"], "quorums of torch's own groups are")
+    lost = [] if forms or old else ["_reconfigure_pg"]
+    _miss("Manager", lost, "quorums of torch's own groups are")
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
     wrap(manager, "report_error", _seen_error)
