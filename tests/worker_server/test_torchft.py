@@ -443,5 +443,6 @@ def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_me
     assert metric.value == len(lost)
 
 
-def test_of_this_version_everything_is_hooked(reporter, tmp_path):
-    assert PageReader(tmp_path / "a.page").unhooked == ()
+@pytest.mark.integration
+def test_of_this_version_everything_is_hooked(job):
+    assert job[0]["a"].unhooked == ()
