@@ -144,12 +144,12 @@ def _patch_manager(module: Any) -> None:
         "_async_quorum": _timed_quorum,
     }
     unknown = [name for name, make in waits.items() if not wrap(manager, name, make)]
-    _miss("Manager", unknown, "steps and waits are")
     forms = wrap(manager, "_reconfigure_pg", timed_configure(_manager_reconfigured))
     group = getattr(sys.modules.get(_GROUPS), "ProcessGroup", None)
     old = group is None or hasattr(group, "configure")
     lost = [] if forms or old else ["_reconfigure_pg"]
-    _miss("Manager", lost, "quorums of torch's own groups are")
+    what = "steps and waits are" if unknown else "quorums of torch's own groups are"
+    _miss("Manager", [*unknown, *lost], what)
     wrap(manager, "_apply_pending_state_dict", timed_apply)
     wrap(manager, "allreduce", _gathered_allreduce)
     wrap(manager, "report_error", _seen_error)

@@ -431,7 +431,6 @@ def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_me
     assert [str(one.message).partition(", so ")[2] for one in recwarn] == [
         "new quorums' process groups are not seen there",
         "steps and waits are not seen there",
-        "quorums of torch's own groups are not seen there",
     ]
     process = wire.Process(alive=True, state="S")
     report = wire.StateReport(identity(), process, None, unhooked=lost)
