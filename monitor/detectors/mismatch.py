@@ -15,7 +15,7 @@ from monitor.detectors.differing_call import differing_call
 from monitor.detectors.recorded import opinion, sure
 from monitor.detectors.suspicion import Scene, scenes
 from monitor.detectors.uneven_call import uneven_call
-from monitor.detectors.verdict import Confidence, Verdict
+from monitor.detectors.verdict import Confidence, Kind, Verdict
 from monitor.detectors.waits import WaitGraph
 from monitor.detectors.wording import listed
 from monitor.history import History
@@ -30,22 +30,46 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     for scene in scenes(history, graph):
         if scene.group in found:
             continue
-        verdict = _judge(history, graph, scene)
-        if verdict is not None:
-            verdict = _with_second_opinion(history, verdict, scene.group)
+        judge = _by_torchs_records if scene.recorded else _by_the_ring
+        verdict = judge(history, graph, scene)
         if verdict is not None:
             found[scene.group] = verdict
     return tuple(found[group] for group in sorted(found))
 
 
-def _judge(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
+def _by_the_ring(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
     records = {
         rank: record
         for rank in scene.members
         if (record := history.record(history.tracks[rank])) is not None
     }
     judge = uneven_call if scene.ahead else differing_call
-    return judge(history, graph, scene, records)
+    verdict = judge(history, graph, scene, records)
+    return None if verdict is None else _with_second_opinion(history, verdict, scene.group)
+
+
+def _by_torchs_records(history: History, graph: WaitGraph, scene: Scene) -> Verdict | None:
+    """What the analysis says of a collective that no ring knows, once all have been read."""
+    ages_s = [history.record_age_s(track.rank) for track in history.groups()[scene.group]]
+    said = opinion(history, scene.group)
+    if said is None or any(age_s is None or age_s >= scene.stall_s for age_s in ages_s):
+        return None
+    found = next((one for one in said.findings if one.kind in _KINDS), None)
+    if found is None:
+        return None
+    between = tuple(rank for side in found.between for rank in side)
+    culprits = said.names(found.culprits) or said.names(between) or scene.members
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=culprits,
+        groups=(scene.group,),
+        reason=found.reason,
+        confidence=found.confidence,
+        since_s=history.now_s - scene.stall_s,
+        victims=tuple(sorted({*graph.victims(scene.members), *scene.members} - set(culprits))),
+        evidence=found.evidence,
+        signature=f"mismatch:{scene.process_group}:{found.op}",
+    )
 
 
 def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:

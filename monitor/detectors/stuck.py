@@ -28,6 +28,8 @@ class Stuck:
     """Those that are through with it."""
     stall_s: float
     """At least so long no one inside moved."""
+    recorded: bool = False
+    """By heads of torch's recorder: no ring has its entries."""
 
     @property
     def complete(self) -> bool:
@@ -84,4 +86,5 @@ def stuck_in(
                 absent=absent,
                 completed=completed,
                 stall_s=min(track.stall_s for track in joined),
+                recorded=heads[joined[0].rank][name].read_age_s is not None,
             )

@@ -35,6 +35,8 @@ class Scene:
     """Members inside, when the others wait elsewhere; empty when all are inside."""
     stall_s: float = inf
     """At least so long nobody inside moved: an older record shows another moment."""
+    recorded: bool = False
+    """Only torch's recorder has it."""
 
 
 def scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
@@ -93,8 +95,9 @@ def _lacks(history: History, rank: RankName, scene: Scene | None = None) -> bool
         return True
     if scene is not None and age_s >= scene.stall_s:
         return True
-    inside = scene is not None and (not scene.ahead or rank in scene.ahead)
-    return inside and scene is not None and record.at(scene.process_group, scene.seq) is None
+    if scene is None or scene.recorded or (scene.ahead and rank not in scene.ahead):
+        return False
+    return record.at(scene.process_group, scene.seq) is None
 
 
 def _before_death(history: History, track: RankTrack) -> bool:
@@ -119,6 +122,7 @@ def _stuck_scenes(history: History, graph: WaitGraph) -> Iterable[Scene]:
             members=tuple(sorted(members)),
             ahead=ahead,
             stall_s=stuck.stall_s,
+            recorded=stuck.recorded,
         )
 
 

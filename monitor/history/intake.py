@@ -135,7 +135,7 @@ def _own_calls(track: RankTrack) -> int | None:
     """Collectives among several ranks of its own group, so far; None where it is alone in it."""
     if track.identity.world_size < 2 or track.fresh is None:
         return None
-    return sum(head.enqueued for head in track.fresh.heads if of_own_group(head, track))
+    return sum(head.enqueued for head in track.ring_heads if of_own_group(head, track))
 
 
 def _push_pace(history: History) -> None:
@@ -152,7 +152,7 @@ def _push_pace(history: History) -> None:
                 track.inside_own,
                 track.held_s,
                 None if track.phased else track.waited_s,
-                sum(head.enqueued for head in track.fresh.heads),
+                sum(head.enqueued for head in track.ring_heads),
                 _own_calls(track),
                 track.state == "T",
                 track.tracer is not None,

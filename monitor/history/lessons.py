@@ -93,7 +93,7 @@ def _failures(track: RankTrack) -> int:
 
 def _done(track: RankTrack) -> int:
     """Collectives that the rank has completed."""
-    return 0 if track.report is None else sum(head.completed for head in track.report.heads)
+    return sum(head.completed for head in track.ring_heads)
 
 
 def _pauses(before: StateReport, after: StateReport, since_s: float) -> Iterable[tuple[str, float]]:

@@ -207,6 +207,12 @@ class RankTrack:
         return self.fresh is not None and any(head.inside > 0 for head in self.fresh.heads)
 
     @property
+    def ring_heads(self) -> tuple[GroupHead, ...]:
+        """Those of the rank's own ring: its threads moved them, and they are in every report."""
+        heads = () if self.report is None else self.report.heads
+        return tuple(head for head in heads if head.read_age_s is None)
+
+    @property
     def only_whole(self) -> bool:
         """Whether all its process groups hold the whole replica group (or itself alone)."""
         heads = () if self.report is None else self.report.heads
@@ -220,7 +226,7 @@ class RankTrack:
     def _take_step(self, report: StateReport, now_s: float) -> None:
         before, step = self.step, report.step
         self.report, self.report_s = report, now_s
-        moves = sum(head.enqueued + head.completed for head in report.heads)
+        moves = sum(head.enqueued + head.completed for head in self.ring_heads)
         progress = 0 if step is None else step.progress, moves
         if progress != self.progress:
             if self.progress is not None:

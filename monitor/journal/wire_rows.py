@@ -15,6 +15,7 @@ from typing import Any, Final
 from worker_server.wire import (
     SCHEMA,
     FlightRecord,
+    GroupHead,
     Process,
     StateReport,
     StepState,
@@ -35,7 +36,8 @@ class Row:
 
 PROCESS: Final = Row(Process)
 STEP: Final = Row(StepState)
-HEAD: Final = attrgetter("name", "size", "enqueued", "completed", "op", "age_s", "inside")
+_HEAD: Final = attrgetter("name", "size", "enqueued", "completed", "op", "age_s", "inside")
+_RECORDED: Final = attrgetter("started", "read_age_s")
 _MORE: Final = tuple(
     one.name
     for one in fields(StateReport)
@@ -55,6 +57,12 @@ def by_name(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [by_name(one) for one in value]
     return value
+
+
+def head_row(head: GroupHead) -> tuple[Any, ...]:
+    """A head as a row; one of a recorder of torch's has two more places."""
+    row: tuple[Any, ...] = _HEAD(head)
+    return row if head.read_age_s is None else (*row, *_RECORDED(head))
 
 
 def record_to_json(record: FlightRecord) -> dict[str, Any]:
@@ -99,7 +107,7 @@ class ReportDelta:
             changed["process"] = _changes(PROCESS, self._process, process)
             self._process = process
         self._write_step(report.step, changed)
-        heads = tuple(map(HEAD, report.heads))
+        heads = tuple(map(head_row, report.heads))
         if heads != self._heads:
             changed["heads"] = _head_changes(self._heads, heads)
             self._heads = heads
@@ -210,7 +218,7 @@ class ReportImage:
             return
         for place, row in told.items():
             held = self._heads[int(place)]
-            held[-len(row) :] = row
+            held[0 if isinstance(row[0], str) else 2 :] = row
 
 
 def _apply(image: dict[str, Any], changed: Mapping[str, Any]) -> None:
@@ -224,5 +232,5 @@ def _apply(image: dict[str, Any], changed: Mapping[str, Any]) -> None:
 
 def _wire_head(row: list[Any]) -> list[Any]:
     """From this module's row to the wire's, which tells what is unfinished."""
-    name, size, enqueued, completed, op, age_s, inside = row
-    return [name, size, enqueued, enqueued - completed, op, age_s, inside]
+    name, size, enqueued, completed, *rest = row
+    return [name, size, enqueued, enqueued - completed, *rest]

@@ -23,6 +23,7 @@ from worker_server.sidecar import control_plane
 from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.control_plane import ControlPlane, ControlPlaneError
 from worker_server.sidecar.recorders import Recorders
+from worker_server.sidecar.stacks import StacksError
 from worker_server.sidecar.timeline import render
 
 GLOO = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 5, "state": "scheduled",
@@ -251,6 +252,82 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
     assert [row["record_id"] for row in active.record["entries"]] == [0]
     newer = box.flight_record(since=record.cursor).recorders["fr_trace_json?backend=nccl"]
     assert [row["record_id"] for row in newer.record["entries"]] == [0]
+
+
+STANDS = {"last_started_collective": 4, "last_enqueued_collective": 4}
+WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+
+
+def nccl_with_status(completed):
+    entries = [
+        {
+            "record_id": 0,
+            "pg_id": 0,
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": 4,
+            "is_p2p": False,
+            "profiling_name": "nccl:all_reduce",
+        }
+    ]
+    status = {"0": {**STANDS, "last_completed_collective": completed}}
+    whole = {"version": "2.10", "pg_config": WORLD, "pg_status": status}
+
+    def answer(given):
+        rows = {} if given.get("includecollectives") == "false" else {"entries": entries}
+        return whole | rows
+
+    return answer
+
+
+def box_of(page, serve, tmp_path, **handlers):
+    page.write_backends("gloo,nccl")
+    plane = serve(fr_trace_json=by_backend, **handlers)
+    reader = PageReader(tmp_path / "a.page")
+    asked = ControlPlane(tmp_path / "plane.sock")
+    return BlackBox(reader, FakeProcess(), asked, NoStacks(), RankFiles(tmp_path / "a.page")), plane
+
+
+class NoStacks:
+    def look(self):
+        raise StacksError("none here")
+
+
+def test_the_state_has_nccls_heads_with_their_age_from_the_header_alone(page, serve, tmp_path):
+    box, plane = box_of(page, serve, tmp_path, dump_nccl_trace_json=nccl_with_status(4))
+    box.tick()  # learns what there is
+    assert [(h.name, h.completed) for h in box.state().heads] == [("nccl:default_pg", 4)]
+    plane.handlers["dump_nccl_trace_json"] = nccl_with_status(3)
+    deadline = time.monotonic() + 10
+    while (head := box.state().heads[0]).completed == 4:
+        assert time.monotonic() < deadline
+        box.tick()
+    assert (head.inside, head.enqueued, head.started, head.op) == (4, 4, 4, "all_reduce")
+    assert 0 <= head.read_age_s < 10
+    whole = [one for one in plane.asked if one == "dump_nccl_trace_json"]
+    assert len(whole) == 1
+    assert plane.asked[-1] == "dump_nccl_trace_json?includecollectives=false"
+
+
+def test_a_header_that_hangs_costs_the_state_nothing(page, serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(control_plane.ControlPlane.ask, "__defaults__", (0.2,))
+    over = threading.Event()
+    said = nccl_with_status(4)
+
+    def answer(given):
+        if given:
+            over.wait(30)
+        return said(given)
+
+    box, plane = box_of(page, serve, tmp_path, dump_nccl_trace_json=answer)
+    deadline = time.monotonic() + 10
+    while not any("?include" in one for one in plane.asked):
+        assert time.monotonic() < deadline
+        box.tick()
+    for _ in range(5):
+        box.tick()
+    assert [h.enqueued for h in box.state().heads] == [4]
+    assert plane.asked.count("dump_nccl_trace_json?includecollectives=false") == 1
+    over.set()
 
 
 # -- torch's own ----------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class PageReader(AsideReader):
     @property
     def backends(self) -> list[str]:
         """Of all process groups that the rank has had."""
-        return self._string(self._words[layout.W_BACKENDS]).split(",")
+        return list(filter(None, self._string(self._words[layout.W_BACKENDS]).split(",")))
 
     @property
     def unhooked(self) -> tuple[str, ...]:

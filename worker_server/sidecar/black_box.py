@@ -29,6 +29,8 @@ _RECORD_DUTY = 0.001
 """Share of one CPU of the rank that keeping torch's record may cost: a record of 2,000 entries
 takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
+_STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
+"""The same while the rank stands, and its heads come with all of a record only."""
 _STALL_S = 5.0
 """No phase change for so long, inside a collective: keep torch's record before a watchdog or an
 operator kills the rank."""
@@ -192,20 +194,25 @@ class BlackBox:
         if self._process.wait_death(0):
             return
         self._remains.look()
+        self.recorders.look(self._hangs.since_s)
         self._keep_record()
         self._look_at_hang()
 
     def _keep_record(self) -> None:
         entered, kept = self._page.entered, self.recorders.kept.values()
         taken_s = max(one.taken_s for one in kept)
-        if not entered:
+        if not (entered or self._page.backends):
             return
         if not taken_s:
             self.recorders.refresh(_RECORD_EVERY_S, entered)
             return
-        cost_s = sum(one.cost_s for one in kept)
-        due = time.monotonic() - taken_s > max(_RECORD_EVERY_S, cost_s / _RECORD_DUTY)
-        if (due and all(one.entered != entered for one in kept)) or self._stalls():
+        cost_s, age_s = sum(one.cost_s for one in kept), time.monotonic() - taken_s
+        due = age_s > max(_RECORD_EVERY_S, cost_s / _RECORD_DUTY)
+        moved = len(kept) > 1 or all(one.entered != entered for one in kept)
+        stands = self._hangs.hanging and self.recorders.blind
+        if stands and age_s > max(_STANDS_EVERY_S, cost_s / _STANDS_DUTY):
+            due = moved = True
+        if (due and moved) or self._stalls():
             self.recorders.refresh(_RECORD_FRESH_S, entered)
 
     def _look_at_hang(self) -> None:
@@ -232,7 +239,8 @@ class BlackBox:
 
     def _stand(self) -> tuple[wire.StepState | None, tuple[wire.GroupHead, ...]]:
         now_ns = time.monotonic_ns()
-        return self._page.step_state(now_ns), self._page.heads(now_ns)
+        recorded = self.recorders.heads.told(now_ns * 1e-9, self._hangs.since_s)
+        return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
 
     def _sample(self, process: wire.Process) -> Sample | None:
         """By py-spy, else what the beat wrote."""

@@ -25,8 +25,9 @@ Mark = tuple[object, ...]
 
 
 def mark_of(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> Mark:
-    """What changes with every bit of progress that can be seen."""
-    moves = tuple((head.enqueued, head.completed, head.inside) for head in heads)
+    """What changes with every bit of progress of the rank's own threads that can be seen."""
+    ring = (head for head in heads if head.read_age_s is None)
+    moves = tuple((head.enqueued, head.completed, head.inside) for head in ring)
     if step is None:
         return (moves,)
     counts = tuple(step.counters.values())

@@ -19,12 +19,17 @@ from typing import Any, Final, Protocol, TypeVar
 
 from worker_server import wire
 from worker_server.sidecar.control_plane import ControlPlaneError
+from worker_server.sidecar.recorded_heads import RecordedHeads
 
 _T = TypeVar("_T")
 
 MAIN: Final = "fr_trace_json"
 _ITS_BACKEND: Final = "gloo"
 _OTHERS: Final = ("dump_nccl_trace_json", "torchcomms_fr_trace_json")
+_HEADERS: Final = {"dump_nccl_trace_json": "dump_nccl_trace_json?includecollectives=false"}
+"""What gives a recorder's status without its entries."""
+_HEADER_DUTY: Final = 0.001
+"""Share of one CPU of the rank that they may cost."""
 _BACKEND: Final = re.compile(r"\w{1,32}", re.ASCII)
 _BACKENDS_MOST: Final = 8
 
@@ -73,6 +78,9 @@ class Recorders:
         """This torch knows no `?backend=`."""
         self.kept: dict[str, Kept] = {MAIN: Kept()}
         """By the question that was asked."""
+        self.heads = RecordedHeads()
+        """By all but the main one: gloo's status comes with all of its entries only."""
+        self._next_s = self._moved_s = 0.0
 
     def refresh(self, max_age_s: float, entered: int) -> None:
         """Ask those whose last answer is older; never raises."""
@@ -96,6 +104,29 @@ class Recorders:
                 del self.kept[question]
                 self._one = True
 
+    @property
+    def blind(self) -> bool:
+        """Whether some heads come with all of a record's entries only."""
+        return not self.kept.keys() <= {MAIN, *_HEADERS}
+
+    def look(self, moved_s: float) -> None:
+        """Read the heads again that are cheap; called once a second, never raises.
+
+        `moved_s`: when the rank's own threads moved last.
+        """
+        self._moved_s = moved_s
+        with self._lock:
+            started_s = monotonic()
+            if started_s < self._next_s:
+                return
+            for question in self.kept.keys() & _HEADERS.keys():
+                try:
+                    header = self._asked(lambda q=question: self._plane.ask(_HEADERS[q]))
+                except ControlPlaneError:
+                    continue
+                self.heads.take(question, header, monotonic(), moved_s)
+            self._next_s = monotonic() + (monotonic() - started_s) / _HEADER_DUTY
+
     def _refreshed(self, question: str, kept: Kept, handlers: frozenset[str], entered: int) -> Kept:
         if question.partition("?")[0] not in handlers:
             return replace(kept, error=f"this torch has no {question}")
@@ -105,6 +136,8 @@ class Recorders:
         except ControlPlaneError as exc:
             return replace(kept, error=str(exc))
         done_s = monotonic()
+        if question != MAIN:
+            self.heads.take(question, record, done_s, self._moved_s)
         return Kept(record, done_s, done_s - started_s, entered)
 
     def wait_counters(self) -> dict[str, Any]:

@@ -181,8 +181,9 @@ _STEP: Final = _object(
 )
 _HEAD: Final = _row(
     "A process group: [name, size, last sequence id entered, how many unfinished, op, age_s] and, "
-    "where it is not the obvious one, the collective that holds the rank's thread.",
-    [_TEXT, _COUNT, _COUNT, _COUNT, _TEXT, _SECONDS, _COUNT],
+    "where it is not the obvious one, the collective that holds the rank's thread. By a recorder "
+    "of torch's also the last one that the device has started, and the age of that reading.",
+    [_TEXT, _COUNT, _COUNT, _COUNT, _TEXT, _SECONDS, _COUNT, _COUNT, _SECONDS],
     6,
 )
 _STATE: Final = {

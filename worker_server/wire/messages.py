@@ -378,11 +378,11 @@ class StepLog:
 
 @dataclass(frozen=True, slots=True)
 class GroupHead:
-    """Where a rank stands in one process group of the collective ring.
+    """Where a rank stands in one process group, by the collective ring or by a recorder of torch's.
 
-    `enqueued` is both the last enqueued and the last started: a collective starts when the host
-    enters it, and for one with async_op=True that is when it is launched, not when the backend
-    gets to it. Read from shared memory, so that it costs the rank nothing.
+    In the ring `enqueued` is both the last enqueued and the last started: a collective starts when
+    the host enters it, and for one with async_op=True that is when it is launched, not when the
+    backend gets to it. Read from shared memory, so that it costs the rank nothing.
     """
 
     name: str
@@ -396,7 +396,12 @@ class GroupHead:
     """Since the last collective was entered (while unfinished) or left."""
     inside: int = 0
     """Sequence id of the collective in which the rank's thread is held now; 0: in none. One that
-    was launched with async_op=True holds it only while it waits for the work."""
+    was launched with async_op=True holds it only while it waits for the work. By a recorder of
+    torch's: the one that the device has not completed."""
+    started: int | None = None
+    """Sequence id of the last collective that the device has started, by a recorder of torch's."""
+    read_age_s: float | None = None
+    """Since a recorder of torch's said so; None: the ring, now."""
 
 
 @dataclass(frozen=True, slots=True)

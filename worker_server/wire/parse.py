@@ -51,6 +51,7 @@ from worker_server.wire.messages import (
 
 _MISSING: Final = object()
 _HEAD_KEYS: Final = ("name", "size", "enqueued", "unfinished", "op", "age_s")
+_HEAD_MORE: Final = ("inside", "started", "read_age_s")
 
 
 def _get(data: Any, key: str, kinds: tuple[type, ...], default: Any = _MISSING) -> Any:
@@ -328,7 +329,7 @@ def _numbers(data: Any, key: str) -> tuple[int, ...]:
 def _parse_head(row: Any) -> GroupHead:
     if not isinstance(row, list | tuple) or len(row) < len(_HEAD_KEYS):
         raise WireError(f"a head is not a row of {len(_HEAD_KEYS)} values")
-    data = dict(zip((*_HEAD_KEYS, "inside"), row, strict=False))
+    data = dict(zip((*_HEAD_KEYS, *_HEAD_MORE), row, strict=False))
     enqueued, unfinished = _int(data, "enqueued"), _int(data, "unfinished")
     inside = _int(data, "inside", enqueued if unfinished else 0)
     if not 0 <= inside <= enqueued:
@@ -341,6 +342,8 @@ def _parse_head(row: Any) -> GroupHead:
         op=_str(data, "op"),
         age_s=_seconds(data, "age_s"),
         inside=inside,
+        started=_int(data, "started", None),
+        read_age_s=_seconds(data, "read_age_s", None),
     )
 
 

@@ -31,7 +31,8 @@ def to_json(value: Answer) -> dict[str, Any]:
 
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
     `[name, size, enqueued, unfinished, op, age_s]` (and `inside`, where it is neither the last one
-    entered nor, with nothing unfinished, none), durations are cut to milliseconds (in
+    entered nor, with nothing unfinished, none; by a recorder of torch's always, with `started` and
+    `read_age_s`), durations are cut to milliseconds (in
     heads to ten of them, in `times` to microseconds), and flags that have their usual value are
     left out, as is `committed_step` where it is the one to be expected. Other answers carry
     microseconds.
@@ -152,4 +153,6 @@ def _head_row(head: GroupHead) -> list[Any]:
     unfinished = head.enqueued - head.completed
     row = [head.name, head.size, head.enqueued, unfinished, head.op, round(head.age_s, 2)]
     usual = head.enqueued if unfinished else 0
+    if head.read_age_s is not None:
+        return [*row, head.inside, head.started, round(head.read_age_s, 2)]
     return row if head.inside == usual else [*row, head.inside]

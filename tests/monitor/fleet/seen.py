@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from monitor.habits import with_pauses
@@ -21,9 +22,11 @@ from tests.monitor.fleet.rank import (
     START_S,
     SimRank,
 )
+from tests.monitor.flight_recorder.dumps import config, entry, nccl, status
 from worker_server.wire import (
     SOURCE_REPORTER,
     WAIT_QUORUM,
+    BackendRecord,
     Doing,
     FlightRecord,
     Frame,
@@ -92,17 +95,22 @@ class Seen(Quorum):
             age_s = now_s - rank.across_since_s if rank.across else 0.0
             size = len(self.quorum)
             heads = (GroupHead(ACROSS, size, rank.across, done, "all_reduce", age_s, inside),)
-        if rank.world_size > 1 and rank.enqueued:
+        still_s = now_s - max(rank.head_since_s, rank.begun_s, rank.phase_since_s)
+        told = not self.on_nccl or still_s >= self.nccl_heads_after_s
+        if rank.world_size > 1 and rank.enqueued and told:
+            by_recorder = (self._started(rank), 0.4) if self.on_nccl else (None, None)
             heads = (
                 *heads,
                 GroupHead(
-                    INTRA,
+                    "nccl:default_pg" if self.on_nccl else INTRA,
                     rank.world_size,
                     rank.enqueued,
                     rank.completed,
                     rank.op,
                     now_s - rank.head_since_s,
                     inside=rank.enqueued if rank.enqueued > rank.completed else 0,
+                    started=by_recorder[0],
+                    read_age_s=by_recorder[1],
                 ),
             )
         return StateReport(
@@ -127,6 +135,9 @@ class Seen(Quorum):
             witness=self._witness(rank, now_s),
             ending=rank.ending if dead else None,
         )
+
+    def _started(self, rank: SimRank) -> int:
+        return rank.completed if rank.name in self.gpu_stands else rank.enqueued
 
     def _waits_in(self, rank: SimRank) -> str | None:
         waits = self.tells_waits and rank.place == "cross"
@@ -198,10 +209,14 @@ class Seen(Quorum):
         gone = self._is_silent(rank)
         if gone is not None:
             return gone
+        recorders = {}
+        if self.on_nccl:
+            recorders["dump_nccl_trace_json"] = BackendRecord(self._nccl(rank), 0.0)
         return FlightRecord(
             identity=rank.identity,
             alive=rank.alive,
-            members={INTRA: tuple(range(rank.world_size))},
+            members={} if self.on_nccl else {INTRA: tuple(range(rank.world_size))},
+            recorders=recorders,
             ring=tuple(
                 RingEntry(
                     group=entry.get("group", INTRA),
@@ -216,11 +231,36 @@ class Seen(Quorum):
                     enter_age_s=self.now_s - entry["enter_s"],
                     exit_age_s=None if entry["exit_s"] is None else self.now_s - entry["exit_s"],
                 )
-                for entry in one_ring(rank)
+                for entry in (rank.across_ring if self.on_nccl else one_ring(rank))
             ),
             dropped=0,
             torch=None,
         )
+
+    def _nccl(self, rank: SimRank) -> dict:
+        """What `dump_nccl_trace_json` says of the collectives within the group."""
+        started = self._started(rank)
+        calls = []
+        for number, call in enumerate(rank.ring):
+            seq, made_ns = call["seq"], int(call["enter_s"] * 1e9)
+            over = call["exit_s"] is not None
+            state = "completed" if over else "started" if seq <= started else "scheduled"
+            calls.append(
+                entry(
+                    number, seq, time_created_ns=made_ns, state=state, retired=over,
+                    profiling_name=f"nccl:{call['op']}",
+                    input_sizes=[list(size) for size in call["sizes_in"]],
+                    output_sizes=[list(size) for size in call["sizes_in"]],
+                    time_discovered_started_ns=None if state == "scheduled" else made_ns + 1000,
+                    time_discovered_completed_ns=int(call["exit_s"] * 1e9) if over else None,
+                )
+            )  # fmt: skip
+        said = nccl(
+            *calls,
+            pg_config=config(**{"0": ("default_pg", range(rank.world_size))}),
+            pg_status=status(p0=(rank.enqueued, started, rank.completed)),
+        )
+        return json.loads(json.dumps(said))
 
 
 def one_ring(rank: SimRank) -> list[dict]:

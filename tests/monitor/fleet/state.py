@@ -73,6 +73,13 @@ class FleetState:
         """Whether ranks tell that and how long they wait, as TorchFT's own calls show it."""
         self.asynchronous = False
         """Whether collectives across groups are launched, and waited for where nobody sees it."""
+        self.on_nccl = False
+        """Whether collectives within groups are C++'s on GPUs, so that only NCCL's recorder has
+        them."""
+        self.nccl_heads_after_s = 0.0
+        """Heads of NCCL's are told of ranks that stand for so long; 0: of all."""
+        self.gpu_stands: set[RankName] = set()
+        """Ranks on NCCL whose GPU starts nothing that it is given."""
         self.ghosts: dict[ReplicaId, bool] = {}
         """Lives of groups that no WorkerServer reports, and whether they hang."""
         self.evictor_works = True
