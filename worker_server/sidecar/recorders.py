@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
@@ -119,12 +121,10 @@ class Recorders:
             started_s = monotonic()
             if started_s < self._next_s:
                 return
-            for question in self.kept.keys() & _HEADERS.keys():
-                try:
-                    header = self._asked(lambda q=question: self._plane.ask(_HEADERS[q]))
-                except ControlPlaneError:
-                    continue
-                self.heads.take(question, header, monotonic(), moved_s)
+            with suppress(ControlPlaneError):
+                for question in self.kept.keys() & _HEADERS.keys():
+                    header = self._asked(partial(self._plane.ask, _HEADERS[question]))
+                    self.heads.take(question, header, monotonic(), moved_s)
             self._next_s = monotonic() + (monotonic() - started_s) / _HEADER_DUTY
 
     def _refreshed(self, question: str, kept: Kept, handlers: frozenset[str], entered: int) -> Kept:
