@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.flight_recorder import one_count
 from monitor.flight_recorder.dump import Dump
 from monitor.flight_recorder.groups import LocalGroup
 from monitor.flight_recorder.job import (
@@ -71,8 +72,11 @@ def assemble(
     `gaps` ranks that the records' numbers leave out.
     """
     ordered = sorted(records, key=lambda record: record.rank)
+    dumps, uncounted = one_count.by_group([record.dump for record in ordered])
+    ordered = [replace(r, dump=known) for r, known in zip(ordered, dumps, strict=True)]
     shifted = _global_members(ordered)
     found = [*problems, *_unplaced(ordered)]
+    found += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
     known = {one.rank for one in found if one.rank is not None}
     known.update(record.rank for record in ordered)
     told = {rank for listed in shifted for members in set(listed) for rank in members}

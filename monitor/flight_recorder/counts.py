@@ -15,10 +15,6 @@ from monitor.flight_recorder.job import Payload
 UNKNOWN_SIZE: Final = 0
 """For `size`, where the members of a group are not known, or only some of them (inferred)."""
 
-_EVEN_ALL_TO_ALL: Final = ":all_to_all_single"
-"""Torchcomms' name for the one that is never split unevenly; the function of torch.distributed of
-the same name, which the ring records without a backend, may be."""
-
 _Counts = tuple[int, ...]
 
 
@@ -42,8 +38,6 @@ def counts_of(payload: Payload, size: int) -> tuple[_Counts, _Counts]:
             return _gathered(given, got, size)
         case "reduce_scatter":
             return _scattered(given, got, size)
-        case "all_to_all" if payload.recorded.endswith(_EVEN_ALL_TO_ALL):
-            return given, got if given != got else ()
         case "gather" | "scatter":
             received = payload.op == "scatter" and not swapped(payload)
             return (got if received else given), ()

@@ -47,6 +47,8 @@ class Dump:
     sites: tuple[str, ...]
     columns: Mapping[str, NDArray[Any]]
     """Those of `job.COLUMNS` but `rank`; `peer` is a rank of the group."""
+    one_count: bool = False
+    """Whether `seq` counts the calls of all groups together, see `one_count`."""
     global_peers: bool = False
     """Whether `peer` is a rank of the job already."""
 
@@ -128,7 +130,11 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     raw = {} if backend is Backend.GLOO else groups.statuses(data.get("pg_status"))
     seen, status, unplaced = groups.place(seen, raw)
     columns = dict(table.columns)
-    columns["state"] = _states(columns, table.retired, backend)
+    one_count = _one_count(data, table)
+    if one_count:  # its communicators have names, and all the same description
+        seen = tuple(replace(group, desc="") for group in seen)
+    no_events = backend is Backend.GLOO or (one_count and (columns["started_ns"] == NONE).all())
+    columns["state"] = _states(columns, table.retired, no_events, one_count)
     active = _only_active(columns, raw)
     entries.spread_coalesced(columns, table.payloads)
     if active:
@@ -145,7 +151,15 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
         payloads=table.payloads,
         sites=table.sites,
         columns=columns,
+        one_count=one_count,
     )
+
+
+def _one_count(data: Mapping[str, Any], table: entries.Table) -> bool:
+    """Whether torchcomms wrote it: no status, and groups described by their backend's name."""
+    writers = {payload.recorded.partition(":")[0] for payload in table.payloads}
+    described = {desc for _, desc, _ in table.groups}
+    return bool(described) and described == writers and not data.get("pg_status")
 
 
 def _backend(data: Mapping[str, Any], payloads: tuple[Payload, ...]) -> Backend:
@@ -164,20 +178,22 @@ def _backend(data: Mapping[str, Any], payloads: tuple[Payload, ...]) -> Backend:
 
 
 def _states(
-    columns: Mapping[str, NDArray[Any]], retired: NDArray[np.bool_], backend: Backend
+    columns: Mapping[str, NDArray[Any]],
+    retired: NDArray[np.bool_],
+    no_events: bool,
+    one_count: bool,
 ) -> NDArray[np.int8]:
     """What a writer's state means.
 
     NCCL: an entry that is retired and not completed has timed out (FlightRecorder.hpp, `retired_`).
-    Gloo: the state stays "scheduled" for ever; retired is over, in whatever way.
+    Gloo: without events the state stays "scheduled" for ever; retired is over, in whatever way.
+    torchcomms retires an entry when its work is over, whether its events were seen to be or not.
     """
     states = columns["state"].copy()
     open_ = states < State.COMPLETED
-    if backend is Backend.GLOO:
+    if no_events:
         states[open_] = State.UNKNOWN
-        states[open_ & retired] = State.COMPLETED
-    else:
-        states[open_ & retired] = State.FAILED
+    states[open_ & retired] = State.COMPLETED if no_events or one_count else State.FAILED
     return states
 
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.flight_recorder import one_count
 from monitor.flight_recorder.assemble import Record, assemble
 from monitor.flight_recorder.dump import Dump
 from monitor.flight_recorder.groups import LocalGroup
@@ -71,7 +73,7 @@ def from_answers(
     `expected` names ranks that must be there, also those of replica groups that did not answer;
     `lost` those whose answer cannot be read.
     """
-    known = sorted(answers, key=lambda one: _place(one.record.identity.rank))
+    known = _counted(sorted(answers, key=lambda one: _place(one.record.identity.rank)))
     lost = lost or {}
     ranks = _ranks(known, [*expected, *lost])
     by_torch = _groups_by_torch(known)
@@ -95,6 +97,29 @@ def from_answers(
         for one, record in zip(known, records, strict=True)
     }
     return replace(job, names=names, hosts=hosts, ranks=infos)
+
+
+def _counted(answers: Sequence[Answer]) -> list[Answer]:
+    """With the numbers that each group's calls have, whoever counted them."""
+    before = [found for one in answers for found, _ in one.dumps]
+    dumps, uncounted = one_count.by_group(before)
+    if all(map(is_, before, dumps)):
+        return list(answers)
+    after = iter(dumps)
+    counted = []
+    for one in answers:
+        mine = [next(after) for _ in one.dumps]
+        columns = [(found.columns["record"].tolist(), found.columns["seq"]) for found in mine]
+        seq = {n: at for known, of in columns for n, at in zip(known, of.tolist(), strict=True)}
+        counted.append(
+            replace(
+                one,
+                torch=tuple(replace(r, seq=seq[r.record]) for r in one.torch if r.record in seq),
+                dumps=tuple((f, keys) for f, (_, keys) in zip(mine, one.dumps, strict=True)),
+                problem="; ".join(filter(None, (one.problem, uncounted))) or None,
+            )
+        )
+    return counted
 
 
 def _place(name: RankName) -> tuple[GroupName, int]:
