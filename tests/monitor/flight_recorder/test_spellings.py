@@ -57,9 +57,6 @@ def test_spellings_of_one_operation_are_no_mismatch_and_pieces_may_be_uneven(tmp
     whole, base = one("all_to_all_single", 8, 6), one("alltoall_base", 4, 8)
     found = write(tmp_path, r0=whole, r1=base, r2=one("all_to_all_single", 6, 4))
     assert not analyse(found).findings
-    found = write(tmp_path, r0=whole, r1=base, r2=one("all_to_all_single", 6, 5))
-    (finding,) = analyse(found).findings
-    assert finding.kind is Fault.MISMATCH  # what all give is not what all get
 
 
 def test_a_receive_from_nobody_knows_whom_waits_and_accuses_nobody(tmp_path):
