@@ -17,7 +17,7 @@ EXPLORE  = LIGHTKEEPER_DEEP=$(DEEP) $(PYTEST) -q --randomly-seed=$(SEED) --hypot
 DEEP    ?= 5
 SEED    := $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix loss-band kill-each soak format dashboards metrics-doc screenshots
+.PHONY: help setup demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field matrix matrix-versions loss-band kill-each soak format dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml
 	  || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 2; }
 	@echo "setting up $(VENV): torch (CPU), TorchFT and lightkeeper; quiet for 1 to 3 minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 torchft==0.2.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[trainer,stacks,grafana,dev]'
 	@touch $@
 
@@ -82,6 +82,9 @@ matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper a
 
 field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes docs/field.md (4 hours; --resume, ARGS="--only lock --runs 1")
 	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m tests.field --resume $(ARGS)
+
+matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
+	$(BIN)/python -m tests.versions $(ARGS)
 
 loss-band: setup  ## loss of a run with evictions beside one without, same seed; docs/trainer.md (6 minutes)
 	$(BIN)/python -m tests.band $(ARGS)

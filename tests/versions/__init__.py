@@ -1,0 +1,1 @@
+"""What works with which torch and which TorchFT: `make matrix-versions`, docs/versions.md."""
