@@ -14,7 +14,8 @@ def line(key, **parts):
 def test_results_stand_between_their_marks_and_are_replaced():
     empty = f"# Versions\n\n{page.BEGIN}\nold\n{page.END}\n\nThe end.\n"
     once = page.text(empty, [line("2.13.0+0.2.0", unit=PART)])
-    assert once.startswith("# Versions\n") and once.endswith("\n\nThe end.\n")
+    assert once.startswith("# Versions\n")
+    assert once.endswith("\n\nThe end.\n")
     assert "old" not in once
     assert "| unit | 3 passed, 1 skipped |" in once
     assert page.text(once, [line("2.13.0+0.2.0", unit=PART)]) == once
