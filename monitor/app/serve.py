@@ -1,24 +1,20 @@
-"""Waitress, in a thread of its own: bounded threads and connections."""
+"""Where the monitor listens. The server is the WorkerServer's, see `worker_server.http_server`."""
 
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
-import threading
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from flask import Flask
-from waitress import wasyncore
-from waitress.server import create_server
 
 from monitor.app.answers import BODY_MAX_BYTES
 from monitor.urls import host_and_port
+from worker_server.http_server import HttpServer, Limits
 
 THREADS: Final = 24
 """Half of them are never held by an open page (`streams.STREAMS`)."""
-CONNECTIONS: Final = 1000
+LIMITS: Final = Limits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 
 
@@ -65,41 +61,24 @@ class Server:
             listener.close()
             raise ServeError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
         self._listener = listener
-        self._connections: dict[int, Any] = {}
-        self._server: Any = None
-        self._thread: threading.Thread | None = None
+        self._http: HttpServer | None = None
         self.port: int = listener.getsockname()[1]
         self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def waiting(self) -> int:
         """Requests for which no thread is free."""
-        return 0 if self._server is None else len(self._server.task_dispatcher.queue)
+        return 0 if self._http is None else self._http.waiting
 
     def start(self, app: Flask) -> None:
         """Begin to answer."""
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        self._server = create_server(
-            app,
-            map=self._connections,
-            sockets=[self._listener],
-            threads=THREADS,
-            connection_limit=CONNECTIONS,
-            channel_timeout=30,
-            max_request_body_size=BODY_MAX_BYTES * 2,
-            ident="lightkeeper",
-        )
-        self._thread = threading.Thread(target=self._server.run, name="serve", daemon=True)
-        self._thread.start()
+        self._listener.listen(2048)
+        self._http = HttpServer(app, self._listener, threads=THREADS, limits=LIMITS)
+        self._http.start()
 
     def close(self) -> None:
         """Stop; requests under way get up to a second."""
-        if self._server is None or self._thread is None:
+        if self._http is None:
             self._listener.close()
-            return
-        self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
-        # the loop ends when no connection is left, so they are closed in its own thread; awake for
-        # another reason (an answer that ends), it may close the trigger before that is written to
-        with suppress(OSError):
-            self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._connections))
-        self._thread.join(timeout=1.0)
+        else:
+            self._http.close()

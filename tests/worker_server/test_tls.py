@@ -15,9 +15,9 @@ import pytest
 import trustme
 
 from tests.worker_server.ranks import eventually
-from tests.worker_server.test_patience import BIG, application, closes
+from tests.worker_server.test_http_server import BIG, application, closes
+from worker_server.http_server import HttpServer, Limits
 from worker_server.sidecar.listening import listening_socket
-from worker_server.sidecar.patience import HttpServer, Limits
 from worker_server.sidecar.tls import TlsError, server_context, tls_channel
 
 

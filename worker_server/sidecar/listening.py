@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from worker_server.environment import Settings, monitors_of
-from worker_server.sidecar.patience import Channel, HttpServer, Limits
+from worker_server.http_server import Channel, HttpServer, Limits
 from worker_server.sidecar.tls import server_context, tls_channel
 
 _FILES_WANTED: Final = 8192

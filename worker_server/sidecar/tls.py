@@ -3,8 +3,8 @@
 Waitress has no TLS. A front that relays (stunnel, an asyncio thread) would need limits and
 deadlines of its own, a second socket for each connection, and would hide the client's address.
 Here each connection is an SSL socket that never blocks: `recv` does the handshake by the way, and
-whatever OpenSSL cannot do yet is tried again when the socket is ready. So `patience` holds for TLS
-as it is. OpenSSL's objects are not made for two threads, and waitress reads in its main thread
+whatever OpenSSL cannot do yet is tried again when the socket is ready. So `http_server` holds for
+TLS as it is. OpenSSL's objects are not made for two threads, and waitress reads in its main thread
 and writes in its workers: a lock for each connection.
 """
 
@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from worker_server.sidecar.patience import Channel, PatientServer
+from worker_server.http_server import Channel, PatientServer
 
 _RECORD_BYTES: Final = 16 * 1024
 """The most that one TLS record holds: reading so much leaves nothing behind in OpenSSL, of which

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.waiting import wait_for
+from worker_server.http_server import HttpServer, Limits
 from worker_server.sidecar.listening import connections_that_fit, listening_socket
-from worker_server.sidecar.patience import HttpServer, Limits
 
 BIG = b"x" * (24 << 20)
 

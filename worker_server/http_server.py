@@ -1,6 +1,7 @@
-"""Waitress with patience that ends: slow and many clients keep nobody else from an answer.
+"""The HTTP server of WorkerServer and monitor: slow and many clients keep nobody from an answer.
 
-Theory of operation. Waitress reads requests in its main thread and gives only whole ones to its
+Theory of operation. It is waitress with patience that ends, on poll(), which knows no limit of
+1,024 descriptors. Waitress reads requests in its main thread and gives only whole ones to its
 worker threads, so a slow client holds no thread. But it knows no deadline for a request, and at
 its connection limit it stops accepting: as many silent clients as the limit shut everybody out.
 Here each connection *waits* for its client while no request of it is being answered: for the rest
@@ -37,7 +38,7 @@ _ACCEPTS_A_TURN: Final = 32
 _IN_MEMORY: Final = 8 << 20
 """A full flight record has about one MiB, and must not need a disk with room: the disk may be what
 is wrong. Only a long profile has more."""
-_log = logging.getLogger("worker_server.sidecar")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
 
 
 class HttpServer:
-    """The HTTP server of a sidecar: one loop, its worker threads, one listener or two."""
+    """One loop, its worker threads, one listener or more."""
 
     def __init__(
         self,
@@ -261,12 +262,18 @@ class HttpServer:
         self._dispatcher = ThreadedTaskDispatcher()
         self._dispatcher.set_thread_count(threads)
         self._server = self._listen_on(listener)
+        self._thread: threading.Thread | None = None
         self.port = int(listener.getsockname()[1])
 
     @property
     def dropped(self) -> int:
         """Connections dropped so far."""
         return self._crowd.dropped
+
+    @property
+    def waiting(self) -> int:
+        """Requests for which no thread is free."""
+        return len(self._dispatcher.queue)
 
     def _listen_on(self, listener: socket.socket) -> PatientServer:
         return PatientServer(
@@ -276,14 +283,19 @@ class HttpServer:
 
     def start(self) -> None:
         """Serve in a thread of its own."""
-        threading.Thread(target=self._server.run, name="http", daemon=True).start()
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._thread.start()
 
     def also(self, listener: socket.socket) -> None:
         """Serve on one more socket, from any thread."""
         self._server.trigger.pull_trigger(lambda: self._listen_on(listener))
 
     def close(self) -> None:
-        """End the loop and the threads (tests; a sidecar just exits)."""
+        """End the loop and the threads; requests under way get up to a second."""
         self._dispatcher.shutdown(cancel_pending=True, timeout=1)
+        # the loop ends when no connection is left, so they are closed in its own thread; awake for
+        # another reason (an answer that ends), it may close the trigger before that is written to
         with contextlib.suppress(OSError):
             self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
