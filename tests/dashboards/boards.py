@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from dashboards import render
+from dashboards import committed
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
@@ -17,7 +17,7 @@ def load(path):
 
 
 def panels(board):
-    return [panel for panel in render.panels_of(board) if panel["type"] != "row"]
+    return list(committed.panels_of(board))
 
 
 def variables(board):
