@@ -20,8 +20,6 @@ from dashboards.incidents import incident_table
 from dashboards.panels import Column, Query, lines, rows, tile
 from dashboards.selectors import GROUP, KEEPER, MONITOR, ZERO, grown
 
-_TALL: Final = 7
-"""Height of each row's panels: three of them and their titles are 24 units of 38 pixels, 912."""
 _GROUPS: Final = more("Replica groups", "lightkeeper-groups")
 _INCIDENTS: Final = more("Incidents", "lightkeeper-incidents")
 
@@ -45,6 +43,7 @@ def fleet() -> Board:
             ("Who is bad now?", _bad()),
             ("What was done, and can I trust the keeper?", _done()),
         ),
+        height=7,  # three times, with the titles of the rows, are 24 units of 38 pixels: 912
     )
 
 
@@ -61,7 +60,6 @@ def _training() -> list[Any]:
             base=RED,
             levels={0.8: ORANGE, 0.95: GREEN},
             width=3,
-            height=_TALL,
             links=more("Lost seconds by cause", "lightkeeper-incidents"),
             says="Share of the ranks' time that trains. When it is low, 'Where ranks' time goes' "
             "says what takes the rest.",
@@ -74,7 +72,6 @@ def _training() -> list[Any]:
             base=RED,
             levels={0.000001: GREEN},
             width=3,
-            height=_TALL,
             links=_GROUPS,
             says="Committed steps a second of the fastest group; groups of one quorum commit "
             "together. At 0: look at 'Open incidents' below; without one, at the Lighthouse.",
@@ -86,7 +83,6 @@ def _training() -> list[Any]:
             decimals=0,
             levels={30.0: ORANGE, 120.0: RED},
             width=3,
-            height=_TALL,
             says="Seconds since any rank committed a step. Grows while the fleet stands still: "
             "see who is bad, in the next row. Needs the ranks scraped.",
         ),
@@ -98,7 +94,6 @@ def _training() -> list[Any]:
             base=RED,
             levels={0.5: ORANGE, 1.0: GREEN},
             width=3,
-            height=_TALL,
             links=_GROUPS,
             says="Share of the known replica groups in the Lighthouse's quorum. Below 100 % "
             "somebody restarts, heals or was evicted: 'Replica groups' names them.",
@@ -111,7 +106,6 @@ def _training() -> list[Any]:
             stacked=True,
             coarse="1m",  # a second whose cause takes a minute to be known is booked at once then
             unit="suffix: ranks",
-            height=_TALL,
             colours={
                 "training": GREEN,
                 "starting": BLUE,
@@ -136,7 +130,6 @@ def _bad() -> list[Any]:
             f'{MONITOR}, state!="resolved"',
             Column("Value", "began", unit="dateTimeFromNow", width=120),
             width=9,
-            height=_TALL,
             empty="no open incident",
             says="What is wrong now, newest first. Click the incident: its page tells who did it, "
             "how it is known, and what was done.",
@@ -152,7 +145,6 @@ def _bad() -> list[Any]:
             ],
             hidden=("Value",),
             width=6,
-            height=_TALL,
             empty="nobody is accused",
             says="Culprits of open incidents; victims are not among them. Click the rank for its "
             "page, stacks and flight record, through the monitor.",
@@ -164,7 +156,6 @@ def _bad() -> list[Any]:
             decimals=2,
             levels={1.2: ORANGE, 1.5: RED},
             width=3,
-            height=_TALL,
             empty="nobody commits",
             links=more("Stragglers", "lightkeeper-stragglers"),
             says="Own work of the slowest rank in a step, against the median. The whole fleet "
@@ -176,7 +167,6 @@ def _bad() -> list[Any]:
             stacked=True,
             unit="suffix: ranks",
             width=6,
-            height=_TALL,
             colours=HEALTH,
             links=_GROUPS,
             says="Yellow ranks wait for others. One red rank among yellow ones is the one to look "
@@ -195,7 +185,6 @@ def _done() -> list[Any]:
             Query(holds, "held: {{guard}}"),
             bars=True,
             width=16,
-            height=_TALL,
             empty="neither evicted nor held",
             links=_INCIDENTS,
             says="What the keeper did, and what its guards held back. Many evictions: look for one "
@@ -206,7 +195,6 @@ def _done() -> list[Any]:
             f"sum(lightkeeper_holding{{{MONITOR}}}) or {ZERO}",
             levels={1.0: ORANGE},
             width=4,
-            height=_TALL,
             links=_INCIDENTS,
             says="Firing incidents about which a guard lets nothing be done. It is your turn: "
             "Incidents says which guard holds, the incident's page says why.",
@@ -217,7 +205,6 @@ def _done() -> list[Any]:
             values=KEEPER_STATE,
             base=GREY,
             width=4,
-            height=_TALL,
             links=more("Keeper", "lightkeeper-keeper"),
             says="Does it act? 'observes': it only says whom it would evict. 'paused': somebody "
             "pressed the switch; `lightkeeper resume` ends it. 'doubts itself': Keeper says why. "

@@ -37,6 +37,8 @@ class Board:
     rows: Sequence[tuple[str, Sequence[Any]]]
     of_ranks: bool = False
     """With variables for host and rank; what it shows comes from the ranks' own pages."""
+    height: int = 0
+    """Of every panel; 0: each says its own."""
 
     def builder(self) -> dashboard.Dashboard:
         """The dashboard, not yet rendered."""
@@ -54,7 +56,7 @@ class Board:
         for question, panels in self.rows:
             board = board.with_row(dashboard.Row(question))
             for panel in panels:
-                board = board.with_panel(panel)
+                board = board.with_panel(panel.height(self.height) if self.height else panel)
         return board
 
 

