@@ -1,13 +1,20 @@
-"""`lightkeeper dashboards` and `python -m dashboards`: render, check, list, export, push."""
+"""`lightkeeper dashboards` and `python -m dashboards`: push, list, export, check, render."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from dashboards import bundle, committed, pushing, render
+from dashboards import committed
+
+if TYPE_CHECKING:
+    from dashboards.publish import Folder, Step
 
 _EPILOG = """\
 examples:
@@ -22,10 +29,11 @@ Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 exit status: 0 done, or nothing to do; 1 a check found a difference, or a push did not do all of
 its work; 2 wrong use.
 """
+_DONE = {"create": "created", "update": "updated"}
+_WOULD = {"create": "would create", "update": "would update"}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of `lightkeeper dashboards`."""
+def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="lightkeeper dashboards",
         description="Lightkeeper's Grafana dashboards: see them, store them in a Grafana.",
@@ -33,22 +41,84 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True)
-    pushing.add_arguments(
-        commands.add_parser("push", help="store in a Grafana what differs from what it has")
-    )
+    pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     listed = commands.add_parser("list", help="the dashboards and what each answers")
-    listed.add_argument("--format", choices=["text", "json"], default="text")
     out = commands.add_parser("export", help="write them, and provisioning files, into a folder")
-    out.add_argument("folder", type=Path, metavar="DIR")
-    out.add_argument("--monitor-url", metavar="URL", help="where browsers reach the monitor")
     commands.add_parser("check", help="is the committed JSON what the Python says?")
     commands.add_parser("render", help="write the committed JSON anew from the Python")
+
+    pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
+    pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")
+    pushed.add_argument(
+        "--dry-run", action="store_true", help="look, say what it would do, change nothing"
+    )
+    pushed.add_argument(
+        "--diff", action="store_true", help="show what differs, from Grafana's to ours"
+    )
+    pushed.add_argument(
+        "--monitor-url", metavar="URL", type=_url,
+        help="where browsers reach the monitor; links to ranks go through it",
+    )  # fmt: skip
+    pushed.add_argument(
+        "--folder-uid", metavar="UID",
+        help="a folder that is there, nested or not (default: 'Lightkeeper', made if missing)",
+    )  # fmt: skip
+    for command in (pushed, listed):
+        command.add_argument("--format", choices=["text", "json"], default="text")
+    out.add_argument("folder", type=Path, metavar="DIR")
+    out.add_argument("--monitor-url", metavar="URL", help="where browsers reach the monitor")
     return top
 
 
-def _render(*, write: bool) -> int:
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http(s):// URL")
+    return text
+
+
+# -- what is committed ---------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    boards = [
+        {
+            "uid": board["uid"],
+            "title": board["title"],
+            "about": board["description"],
+            "panels": len(list(committed.panels_of(board))),
+            "questions": [row["title"] for row in committed.panels_of(board, rows=True)],
+        }
+        for board in committed.read()
+    ]
+    if args.format == "json":
+        print(json.dumps(boards, indent=2))
+        return 0
+    for board in boards:
+        print(f"{board['uid']}  {board['title']}  ({board['panels']} panels)")
+        print(f"    {board['about']}")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    """Dashboards and provisioning files for a Grafana to read; files there are replaced."""
+    folder = args.folder / "dashboards"
+    folder.mkdir(parents=True, exist_ok=True)
+    for board in committed.read():
+        path = folder / f"{board['uid']}.json"
+        fitted = committed.fitted(board, args.monitor_url)
+        path.write_text(json.dumps(fitted, indent=2, sort_keys=True) + "\n")
+        print(path)
+    provisioning = args.folder / "provisioning"
+    shutil.copytree(committed.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
+    print(provisioning)
+    return 0
+
+
+def _render(args: argparse.Namespace) -> int:
+    write = args.command == "render"
     try:
-        paths = render.write() if write else render.differing()
+        paths = committed.render(write=write)
     except ImportError as error:
         print(f"dashboards: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
         return 1
@@ -57,19 +127,84 @@ def _render(*, write: bool) -> int:
     return 1 if paths and not write else 0
 
 
+# -- the push ------------------------------------------------------------------------------------
+
+
+def _push(args: argparse.Namespace) -> int:
+    """Store what differs, or say what would be."""
+    try:
+        from dashboards import client, publish  # noqa: PLC0415 - only a push needs the client
+    except ImportError as error:
+        print(f"dashboards: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
+        return 1
+    boards = [committed.fitted(board, args.monitor_url) for board in committed.read()]
+    text = args.format == "text"
+    try:
+        grafana = client.Grafana(args.url, client.read_token(args.token_file))
+        publisher = publish.Publisher(grafana, args.folder_uid)
+        folder, steps = publisher.plan(boards)
+        if args.diff and text:
+            _print_differences(steps)
+        if args.dry_run and text:
+            _print_plan(folder, steps)
+        elif not args.dry_run:
+            tell = (lambda step: _print_step(step, _DONE)) if text else (lambda _: None)
+            steps = publisher.carry_out(folder, steps, tell)
+    except client.PublishError as error:
+        print(f"dashboards: {error}", file=sys.stderr)
+        return 1
+    if not text:
+        print(json.dumps(_as_json(folder, steps, args), indent=2))
+    return 1 if any(step.action == "refused" for step in steps) else 0
+
+
+def _print_plan(folder: Folder, steps: Sequence[Step]) -> None:
+    if not folder.there:
+        print(f"{'would create':14}folder {folder.title}")
+    for step in steps:
+        _print_step(step, _WOULD)
+
+
+def _print_step(step: Step, words: dict[str, str]) -> None:
+    version = f" version {step.version}" if step.version else ""
+    did = words.get(step.action, str(step.action))
+    line = f"{did:14}{step.uid}{version} {step.url}".rstrip()
+    line += f"  ({step.why})" if step.why else ""
+    print(line, file=sys.stderr if step.action == "refused" else sys.stdout)
+
+
+def _print_differences(steps: Sequence[Step]) -> None:
+    for step in steps:
+        if step.action == "create":
+            print(f"--- {step.uid}: not there yet; all of it is new")
+        elif step.action != "unchanged":
+            for line in committed.difference(step.theirs, step.board):
+                print(line)
+
+
+def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) -> dict[str, Any]:
+    rows = []
+    for step in steps:
+        row = step.to_json()
+        if args.diff and step.action not in {"unchanged", "create"}:
+            row["diff"] = committed.difference(step.theirs, step.board)
+        rows.append(row)
+    return {
+        "grafana": args.url,
+        "dry_run": args.dry_run,
+        "folder": {"uid": folder.uid, "title": folder.title, "there": folder.there},
+        "dashboards": rows,
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit status."""
-    args = parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
+    commands = {
+        "push": _push, "list": _list, "export": _export, "check": _render, "render": _render,
+    }  # fmt: skip
     try:
-        match args.command:
-            case "push":
-                return pushing.push(args)
-            case "list":
-                return bundle.show(as_json=args.format == "json")
-            case "export":
-                return bundle.export(args.folder, args.monitor_url)
-            case command:
-                return _render(write=command == "render")
+        return commands[args.command](args)
     except (committed.CommittedError, OSError) as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1

@@ -97,7 +97,7 @@ class Grafana:
     def folders(self) -> list[dict[str, Any]]:
         """The folders at the top."""
         answer = self._call("list the folders", lambda: self._face.api.GET("/folders?limit=1000"))
-        return [one for one in answer if isinstance(one, dict)] if isinstance(answer, list) else []
+        return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
     def create_folder(self, title: str, uid: str) -> None:
         """At the top.

@@ -49,6 +49,14 @@ SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
     "cut_off": ("✕ cut off", DARK_RED),
 }
 """Of the monitor itself, by the label of `lightkeeper_self_health`; worst last."""
+KEEPER_STATE: Final[Values] = {
+    "0": ("● acts", GREEN),
+    "1": ("◐ observes", BLUE),
+    "2": ("■ paused", ORANGE),
+    "3": ("◇ doubts itself", ORANGE),
+    "4": ("▲ no Lighthouse", RED),
+    "5": ("✕ not seen", RED),
+}
 SEVERITY: Final[Mapping[str, str]] = {"critical": RED, "warning": ORANGE, "info": BLUE}
 UP: Final[Values] = {"0": ("✕ down", RED), "1": ("● up", GREEN)}
 MEMBER: Final[Values] = {"0": ("✕ out", RED), "1": ("● in", GREEN)}

@@ -1,5 +1,5 @@
-"""The dashboards as committed: read, fitted to one site, compared with what a Grafana has. Pure
-but for the reading.
+"""The dashboards as JSON: rendered from the Python, committed, read, fitted to one site, compared
+with what a Grafana has.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import copy
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,53 @@ def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
     return boards
 
 
+def render(*, write: bool) -> list[Path]:
+    """Files that do not contain what the Python says; `write`: now they do.
+
+    Raises:
+        ImportError: grafana-foundation-sdk is not installed (it is a development extra).
+    """
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
+
+    from dashboards import fleet, groups, incidents, keeper, rank, stragglers  # noqa: PLC0415
+
+    differing = []
+    for board in (
+        fleet.fleet(),
+        groups.groups(),
+        rank.rank(),
+        stragglers.stragglers(),
+        incidents.incidents(),
+        keeper.keeper(),
+    ):
+        path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
+        said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))
+        text = json.dumps(said, indent=2, sort_keys=True) + "\n"
+        if not path.exists() or path.read_text() != text:
+            differing.append(path)
+            if write:
+                path.write_text(text)
+    return differing
+
+
+def _finish(board: dict[str, Any]) -> dict[str, Any]:
+    """What the SDK leaves out or adds: ids for panels, no hiding of links and annotations."""
+    for number, panel in enumerate(board["panels"], start=1):
+        panel["id"] = number
+    board["timezone"] = "browser"
+    for shown in (*board["links"], *board["annotations"]["list"]):
+        shown.pop("placement", None)
+    for variable in board["templating"]["list"]:
+        for interval_only in ("auto", "auto_count", "auto_min"):
+            variable.pop(interval_only, None)
+    return board
+
+
+def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:
+    """Its panels, or (`rows`) the rows that they stand in."""
+    return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
+
+
 def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
     """With the address of the site's monitor in the variable `monitor_url`."""
     made = copy.deepcopy(dict(board))
@@ -67,13 +114,14 @@ def digest(board: Mapping[str, Any]) -> str:
 def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> list[str]:
     """Lines of a unified diff, from what Grafana has to what a push would store."""
     uid = ours["uid"]
-    before = [] if theirs is None else _lines(theirs)
+    before, after = (
+        json.dumps(plain(board), indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+        if board is not None
+        else []
+        for board in (theirs, ours)
+    )
     return list(
         difflib.unified_diff(
-            before, _lines(ours), f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
+            before, after, f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
         )
     )
-
-
-def _lines(board: Mapping[str, Any]) -> list[str]:
-    return json.dumps(plain(board), indent=2, sort_keys=True, ensure_ascii=False).splitlines()

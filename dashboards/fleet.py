@@ -1,15 +1,34 @@
-"""Fleet: one screen for a wall. Four rows, four questions, nothing to scroll at 1920 x 1080."""
+"""Fleet: one screen for a wall. Twelve panels, three questions, no scrolling at 1920 x 1080."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from dashboards.colours import GREEN, HEALTH, ORANGE, RED
-from dashboards.deeds import TALL, done, trusted
-from dashboards.frame import Board
-from dashboards.panels import Query, lines, tile
-from dashboards.recurring import PACE, SKEW, goodput_tile, lost_lines, more, suspects_table
-from dashboards.selectors import MONITOR, ZERO
+from dashboards.colours import (
+    BLUE,
+    GREEN,
+    GREY,
+    HEALTH,
+    KEEPER_STATE,
+    ORANGE,
+    PURPLE,
+    RED,
+    YELLOW,
+)
+from dashboards.frame import Board, more, rank_links
+from dashboards.incidents import incident_table
+from dashboards.panels import Column, Query, lines, rows, tile
+from dashboards.selectors import GROUP, KEEPER, MONITOR, ZERO, grown
+
+_GROUPS: Final = more("Replica groups", "lightkeeper-groups")
+_INCIDENTS: Final = more("Incidents", "lightkeeper-incidents")
+
+_GOOD: Final = f"sum(rate(lightkeeper_effective_rank_seconds_total{{{MONITOR}}}[$__rate_interval]))"
+_BAD: Final = f"rate(lightkeeper_ineffective_rank_seconds_total{{{MONITOR}}}[$__rate_interval])"
+_LOST: Final = f"(sum({_BAD}) or {ZERO})"
+_RANKS: Final = f"sum(lightkeeper_ranks{{{MONITOR}}})"
+_GOODPUT: Final = f"{_GOOD} / (({_RANKS} > {_GOOD} + {_LOST}) or ({_GOOD} + {_LOST}))"
+"""Of the ranks that there are: a lost second waits for a minute until its cause is known."""
 
 
 def fleet() -> Board:
@@ -17,106 +36,179 @@ def fleet() -> Board:
     return Board(
         uid="lightkeeper-fleet",
         title="Lightkeeper: fleet",
-        about="Is the job making progress, who holds it back, what did the keeper do, can I "
-        "trust it? One screen; each panel leads on.",
+        about="Is it training, who is bad now, what was done, can I trust the keeper? One screen; "
+        "each panel leads on.",
         rows=(
-            ("Is the job making progress?", _progress()),
-            ("Who holds it back?", _holding_back()),
-            ("What did the keeper do?", done()),
-            ("Can I trust it?", trusted()),
+            ("Is it training?", _training()),
+            ("Who is bad now?", _bad()),
+            ("What was done, and can I trust the keeper?", _done()),
         ),
+        height=7,  # three times, with the titles of the rows, are 24 units of 38 pixels: 912
     )
 
 
-def _progress() -> list[Any]:
+def _training() -> list[Any]:
+    pace = f"max(rate(lightkeeper_group_commits_total{{{MONITOR}}}[$__rate_interval]))"
     fresh = 'time() - max(lightkeeper_rank_last_commit_timestamp_seconds{job_id=~"$job"})'
+    members = f"sum(lightkeeper_quorum_participants{{{MONITOR}}})"
     return [
-        goodput_tile(),
+        tile(
+            "Goodput now",
+            _GOODPUT,
+            unit="percentunit",
+            decimals=1,
+            base=RED,
+            levels={0.8: ORANGE, 0.95: GREEN},
+            width=3,
+            links=more("Lost seconds by cause", "lightkeeper-incidents"),
+            says="Share of the ranks' time that trains. When it is low, 'Where ranks' time goes' "
+            "says what takes the rest.",
+        ),
         tile(
             "Steps a second",
-            Query(PACE),
+            pace,
             unit="suffix: steps/s",
             decimals=2,
             base=RED,
             levels={0.000001: GREEN},
-            height=TALL,
+            width=3,
+            links=_GROUPS,
             says="Committed steps a second of the fastest group; groups of one quorum commit "
             "together. At 0: look at 'Open incidents' below; without one, at the Lighthouse.",
         ),
         tile(
             "Since the last commit",
-            Query(fresh),
+            fresh,
             unit="s",
             decimals=0,
             levels={30.0: ORANGE, 120.0: RED},
-            height=TALL,
+            width=3,
             says="Seconds since any rank committed a step. Grows while the fleet stands still: "
-            "see who holds it back, in the next row. Needs the ranks scraped.",
+            "see who is bad, in the next row. Needs the ranks scraped.",
         ),
         tile(
             "Groups in the quorum",
-            Query(
-                f"sum(lightkeeper_quorum_participants{{{MONITOR}}}) / "
-                f"sum(lightkeeper_groups{{{MONITOR}}})"
-            ),
+            f"{members} / sum(lightkeeper_groups{{{MONITOR}}})",
             unit="percentunit",
             decimals=0,
             base=RED,
             levels={0.5: ORANGE, 1.0: GREEN},
-            height=TALL,
-            links=more("Replica groups", "lightkeeper-groups"),
+            width=3,
+            links=_GROUPS,
             says="Share of the known replica groups in the Lighthouse's quorum. Below 100 % "
             "somebody restarts, heals or was evicted: 'Replica groups' names them.",
         ),
         lines(
-            "Pace",
-            Query(PACE, "steps a second"),
-            unit="suffix: steps/s",
-            width=5,
-            height=TALL,
-            colours={"steps a second": GREEN},
-            says="Steps a second. A dip is an incident or a change of the quorum: the red and "
-            "orange marks say which; hover over one.",
+            "Where ranks' time goes",
+            Query(_GOOD, "training"),
+            Query(f"sum by (cause) ({_BAD})", "{{cause}}"),
+            Query(f"clamp_min({_RANKS} - {_GOOD} - {_LOST}, 0)", "cause not known yet"),
+            stacked=True,
+            coarse="1m",  # a second whose cause takes a minute to be known is booked at once then
+            unit="suffix: ranks",
+            colours={
+                "training": GREEN,
+                "starting": BLUE,
+                "recovering": YELLOW,
+                "unexplained": PURPLE,
+                "cause not known yet": GREY,
+            },
+            says="How many ranks train, and what keeps the others from it; a cause is known within "
+            "a minute. A band that stays is worth a repair: open Incidents for that kind.",
         ),
-        lost_lines(width=7, height=TALL),
     ]
 
 
-def _holding_back() -> list[Any]:
-    sick = f'sum(lightkeeper_ranks{{{MONITOR}, health=~"stalled|dead|unreachable"}})'
+def _bad() -> list[Any]:
+    busy = "lightkeeper_fleet_busy_seconds"
+    slowest = (
+        f'max({busy}{{{MONITOR}, stat="max"}} / ignoring (stat) {busy}{{{MONITOR}, stat="median"}})'
+    )
     return [
-        tile(
-            "Sick ranks",
-            Query(f"{sick} or {ZERO}"),
-            levels={1.0: RED},
-            height=TALL,
-            links=more("Replica groups", "lightkeeper-groups"),
-            says="Ranks that are stalled, dead or unreachable. Ranks that wait for others are "
-            "not counted: they are victims. Click for their groups.",
+        incident_table(
+            "Open incidents",
+            f'{MONITOR}, state!="resolved"',
+            Column("Value", "began", unit="dateTimeFromNow", width=120),
+            width=9,
+            empty="no open incident",
+            says="What is wrong now, newest first. Click the incident: its page tells who did it, "
+            "how it is known, and what was done.",
+        ),
+        rows(
+            "Suspects",
+            [f"lightkeeper_rank_suspect{{{GROUP}}} == 1"],
+            [
+                Column("replica_group", "group", width=110),
+                Column("rank", links=rank_links(series=False), width=70),
+                Column("host"),
+                Column("kind"),
+            ],
+            hidden=("Value",),
+            width=6,
+            empty="nobody is accused",
+            says="Culprits of open incidents; victims are not among them. Click the rank for its "
+            "page, stacks and flight record, through the monitor.",
         ),
         tile(
             "Slowest rank",
-            Query(SKEW),
+            slowest,
             unit="suffix:x the median",
             decimals=2,
             levels={1.2: ORANGE, 1.5: RED},
-            height=TALL,
+            width=3,
             empty="nobody commits",
             links=more("Stragglers", "lightkeeper-stragglers"),
             says="Own work of the slowest rank in a step, against the median. The whole fleet "
             "runs at its pace; from 1.5 on look at Stragglers for its name.",
         ),
-        suspects_table(width=9, height=TALL),
         lines(
             "Ranks by health",
             Query(f"sum by (health) (lightkeeper_ranks{{{MONITOR}}})", "{{health}}"),
             stacked=True,
             unit="suffix: ranks",
-            width=9,
-            height=TALL,
+            width=6,
             colours=HEALTH,
-            links=more("Replica groups", "lightkeeper-groups"),
-            says="Yellow ranks wait for others. One red rank among yellow ones is the one to "
-            "look at: it stands in 'Suspects', or in Replica groups.",
+            links=_GROUPS,
+            says="Yellow ranks wait for others. One red rank among yellow ones is the one to look "
+            "at. Many unreachable at once: first the network between them and the monitor.",
+        ),
+    ]
+
+
+def _done() -> list[Any]:
+    evictions = grown(f"lightkeeper_evictions_total{{{MONITOR}}}", by="outcome")
+    holds = grown(f"lightkeeper_holds_total{{{MONITOR}}}", by="guard")
+    return [
+        lines(
+            "Evictions and holds",
+            Query(evictions, "evicted: {{outcome}}"),
+            Query(holds, "held: {{guard}}"),
+            bars=True,
+            width=16,
+            empty="neither evicted nor held",
+            links=_INCIDENTS,
+            says="What the keeper did, and what its guards held back. Many evictions: look for one "
+            "cause behind them on Incidents, the same host or the same kind.",
+        ),
+        tile(
+            "Held back now",
+            f"sum(lightkeeper_holding{{{MONITOR}}}) or {ZERO}",
+            levels={1.0: ORANGE},
+            width=4,
+            links=_INCIDENTS,
+            says="Firing incidents about which a guard lets nothing be done. It is your turn: "
+            "Incidents says which guard holds, the incident's page says why.",
+        ),
+        tile(
+            "The keeper",
+            f"max({KEEPER}) or vector(5)",
+            values=KEEPER_STATE,
+            base=GREY,
+            width=4,
+            links=more("Keeper", "lightkeeper-keeper"),
+            says="Does it act? 'observes': it only says whom it would evict. 'paused': somebody "
+            "pressed the switch; `lightkeeper resume` ends it. 'doubts itself': Keeper says why. "
+            "'no Lighthouse': start it again. 'not seen': the monitor is down or not scraped; then "
+            "nothing else here is to be believed.",
         ),
     ]

@@ -13,12 +13,13 @@ from dashboards.colours import BLUE, RED
 from dashboards.panels import DATASOURCE
 from dashboards.selectors import MONITOR, grown
 
-TAG: Final = "lightkeeper"
-MONITOR_URL: Final = "http://127.0.0.1:8470"
+_TAG: Final = "lightkeeper"
+_MONITOR_URL: Final = "http://127.0.0.1:8470"
 """What the variable `monitor_url` holds at first; `push --monitor-url` puts yours there."""
-SHOWN_AT_FIRST: Final = 40
-
-RANK_PAGES: Final = {
+_SHOWN_AT_FIRST: Final = "40"
+_KEPT: Final = "${__url_time_range}&${job:queryparam}&${instance:queryparam}"
+"""What a link to another dashboard carries along."""
+_RANK_PAGES: Final = {
     "Page of the rank": "/ranks/{}",
     "Stacks now": "/v1/ranks/{}/stacks",
     "Flight record": "/v1/ranks/{}/flight_recorder",
@@ -36,9 +37,8 @@ class Board:
     rows: Sequence[tuple[str, Sequence[Any]]]
     of_ranks: bool = False
     """With variables for host and rank; what it shows comes from the ranks' own pages."""
-    refresh: str = "10s"
-    folded: frozenset[str] = frozenset()
-    """Rows that are closed until somebody opens them."""
+    height: int = 0
+    """Of every panel; 0: each says its own."""
 
     def builder(self) -> dashboard.Dashboard:
         """The dashboard, not yet rendered."""
@@ -46,69 +46,53 @@ class Board:
             dashboard.Dashboard(self.title)
             .uid(self.uid)
             .description(self.about)
-            .tags([TAG])
+            .tags([_TAG])
             .readonly()
             .tooltip(model.DashboardCursorSync.CROSSHAIR)
             .time("now-1h", "now")
-            .refresh(self.refresh)
+            .refresh("10s")
         )
         board = _annotations(_links(_variables(board, of_ranks=self.of_ranks)))
         for question, panels in self.rows:
-            row = dashboard.Row(question)
-            if question in self.folded:
-                row = row.collapsed(True)
-                for panel in panels:
-                    row = row.with_panel(panel)
-                board = board.with_row(row)
-                continue
-            board = board.with_row(row)
+            board = board.with_row(dashboard.Row(question))
             for panel in panels:
-                board = board.with_panel(panel)
+                board = board.with_panel(panel.height(self.height) if self.height else panel)
         return board
+
+
+def more(title: str, uid: str) -> dict[str, str]:
+    """A link to another dashboard, with its time, job and monitor."""
+    return {title: f"/d/{uid}?{_KEPT}&var-monitor_url=${{monitor_url}}"}
 
 
 def rank_links(*, series: bool) -> dict[str, str]:
     """Pages of the rank of a series, or of a table's row; the monitor passes them through."""
-    label = "${{__field.labels.{}}}" if series else '${{__data.fields["{}"]}}'
-    rank = f"{label.format('replica_group')}.{label.format('rank')}"
-    pages = {title: "${monitor_url}" + path.format(rank) for title, path in RANK_PAGES.items()}
-    pages["Dashboard of the rank"] = (
-        f"/d/lightkeeper-rank?${{__url_time_range}}&${{job:queryparam}}&${{instance:queryparam}}"
-        f"&var-group={label.format('replica_group')}&var-rank={label.format('rank')}"
-        "&var-monitor_url=${monitor_url}"
-    )
-    return pages
+    group, rank = (_label(name, series=series) for name in ("replica_group", "rank"))
+    pages = {
+        title: "${monitor_url}" + path.format(f"{group}.{rank}")
+        for title, path in _RANK_PAGES.items()
+    }
+    chosen = f"var-group={group}&var-rank={rank}&var-monitor_url=${{monitor_url}}"
+    return {**pages, "Dashboard of the rank": f"/d/lightkeeper-rank?{_KEPT}&{chosen}"}
 
 
 def group_links(*, series: bool) -> dict[str, str]:
     """The same of a replica group."""
-    group = "${__field.labels.replica_group}" if series else '${__data.fields["replica_group"]}'
+    group = _label("replica_group", series=series)
+    chosen = f"var-group={group}&var-monitor_url=${{monitor_url}}"
     return {
         "Page of the group": "${monitor_url}/groups/" + group,
-        "Dashboard of its ranks": "/d/lightkeeper-rank?${__url_time_range}&${job:queryparam}"
-        "&${instance:queryparam}&var-group=" + group + "&var-monitor_url=${monitor_url}",
+        "Dashboard of its ranks": f"/d/lightkeeper-rank?{_KEPT}&{chosen}",
     }
 
 
-def _choice(name: str, label: str, query: str, about: str) -> dashboard.QueryVariable:
-    return (
-        dashboard.QueryVariable(name)
-        .label(label)
-        .description(about)
-        .query(query)
-        .datasource(DATASOURCE)
-        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(model.VariableSort.NATURAL_ASC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".+")
-        .current(model.VariableOption(text="All", value="$__all"))
-    )
+def _label(name: str, *, series: bool) -> str:
+    return f"${{__field.labels.{name}}}" if series else f'${{__data.fields["{name}"]}}'
 
 
 def _variables(board: dashboard.Dashboard, *, of_ranks: bool) -> dashboard.Dashboard:
     own = 'lightkeeper_rank_info{job_id=~"$job", replica_group=~"$group"'
-    found = [
+    choices = [
         ("job", "Job", "label_values(lightkeeper_job_info, job_id)", "Training jobs."),
         (
             "instance",
@@ -124,7 +108,7 @@ def _variables(board: dashboard.Dashboard, *, of_ranks: bool) -> dashboard.Dashb
         ),
     ]
     if of_ranks:
-        found += [
+        choices += [
             ("host", "Host", f"label_values({own}}}, host)", "Hosts of these groups."),
             (
                 "rank",
@@ -136,25 +120,32 @@ def _variables(board: dashboard.Dashboard, *, of_ranks: bool) -> dashboard.Dashb
     board = board.with_variable(
         dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
     )
-    for one in found:
-        board = board.with_variable(_choice(*one))
-    return board.with_variable(_how_many()).with_variable(
-        dashboard.TextBoxVariable("monitor_url")
-        .label("Monitor's URL")
-        .description("Where your browser reaches the monitor: links to ranks go through it.")
-        .default_value(MONITOR_URL)
-        .current(model.VariableOption(text=MONITOR_URL, value=MONITOR_URL))
-    )
-
-
-def _how_many() -> dashboard.CustomVariable:
-    first = str(SHOWN_AT_FIRST)
-    return (
+    for name, label, query, about in choices:
+        board = board.with_variable(
+            dashboard.QueryVariable(name)
+            .label(label)
+            .description(about)
+            .query(query)
+            .datasource(DATASOURCE)
+            .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .sort(model.VariableSort.NATURAL_ASC)
+            .multi(True)
+            .include_all(True)
+            .all_value(".+")
+            .current(model.VariableOption(text="All", value="$__all"))
+        )
+    return board.with_variable(
         dashboard.CustomVariable("topn")
         .label("Show at most")
         .description("Groups or ranks with a line of their own; the worst come first.")
-        .values(f"{first},10,20,100")
-        .current(model.VariableOption(text=first, value=first))
+        .values(f"{_SHOWN_AT_FIRST},10,20,100")
+        .current(model.VariableOption(text=_SHOWN_AT_FIRST, value=_SHOWN_AT_FIRST))
+    ).with_variable(
+        dashboard.TextBoxVariable("monitor_url")
+        .label("Monitor's URL")
+        .description("Where your browser reaches the monitor: links to ranks go through it.")
+        .default_value(_MONITOR_URL)
+        .current(model.VariableOption(text=_MONITOR_URL, value=_MONITOR_URL))
     )
 
 
@@ -162,7 +153,7 @@ def _links(board: dashboard.Dashboard) -> dashboard.Dashboard:
     others = (
         dashboard.DashboardLink("Lightkeeper")
         .type(model.DashboardLinkType.DASHBOARDS)
-        .tags([TAG])
+        .tags([_TAG])
         .keep_time(True)
         .include_vars(True)
         .as_dropdown(False)
@@ -178,26 +169,21 @@ def _links(board: dashboard.Dashboard) -> dashboard.Dashboard:
     return board.link(others).link(monitor)
 
 
-def _annotation(name: str, colour: str, expr: str, title: str) -> dashboard.AnnotationQuery:
-    return (
-        dashboard.AnnotationQuery()
-        .name(name)
-        .datasource(DATASOURCE)
-        .enable(True)
-        .icon_color(colour)
-        .expr(expr)
-        .title_format(title)
-    )
-
-
 def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:
     evicted = grown(f"lightkeeper_evictions_total{{{MONITOR}}}", by="kind, outcome", within="1m")
-    changes = _annotation(
-        "Quorum changes",
-        BLUE,
-        f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0",
-        "quorum changed",
-    ).enable(False)  # many, while groups come and go
-    return board.annotation(
-        _annotation("Evictions", RED, f"{evicted} > 0", "evicted for {{kind}}: {{outcome}}")
-    ).annotation(changes)
+    changed = f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0"
+    for name, shown_at_first, colour, expr, title in (
+        ("Evictions", True, RED, f"{evicted} > 0", "evicted for {{kind}}: {{outcome}}"),
+        # many, while groups come and go
+        ("Quorum changes", False, BLUE, changed, "quorum changed"),
+    ):
+        board = board.annotation(
+            dashboard.AnnotationQuery()
+            .name(name)
+            .datasource(DATASOURCE)
+            .enable(shown_at_first)
+            .icon_color(colour)
+            .expr(expr)
+            .title_format(title)
+        )
+    return board

@@ -1,36 +1,53 @@
-"""The few kinds of panel that the dashboards use, each with unit, description and query.
+"""The kinds of panel that the dashboards use, each with unit, description and query.
 
 A thin layer over grafana-foundation-sdk (pinned: a preview that may change under us), so that
-a dashboard reads as a list of questions and answers. Tables and heat maps: `grids`.
+a dashboard reads as a list of questions and answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict, Unpack
 
 from grafana_foundation_sdk.builders import (
     bargauge,
     dashboard,
+    heatmap,
     prometheus,
     stat,
     statetimeline,
+    table,
     timeseries,
 )
 from grafana_foundation_sdk.builders import common as common_builder
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dashboards.colours import GREEN, Values
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_NEVER_SHOWN: Final = ("Time", "__name__", "job", "instance")
 
 Levels = Mapping[float, str]
 """Colour from this value on."""
 Links = Mapping[str, str]
 """Title and address of what a click offers."""
+
+
+class Shape(TypedDict, total=False):
+    """What any panel may be given besides what its kind takes."""
+
+    unit: str
+    width: int
+    """Of 24 units."""
+    height: int
+    """In units of 38 pixels."""
+    empty: str
+    """What it says when there is nothing to show."""
+    links: Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,39 @@ class Query:
 
     expr: str
     legend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How one column of a table looks; its name is the label's, or `Value #A` for query A."""
+
+    name: str
+    title: str = ""
+    unit: str = ""
+    levels: Levels = field(default_factory=dict)
+    base: str = "text"
+    values: Values = field(default_factory=dict)
+    links: Links = field(default_factory=dict)
+    width: int = 0
+    decimals: int | None = None
+
+    def properties(self) -> list[model.DynamicConfigValue]:
+        """What Grafana's override of this column says."""
+        coloured = {"type": "color-text"} if self.levels or self.values else None
+        said = {
+            "unit": self.unit,
+            "decimals": self.decimals,
+            "mappings": _names(self.values) if self.values else None,
+            "thresholds": _thresholds(self.base, self.levels).build() if self.levels else None,
+            "custom.cellOptions": coloured,
+            "links": [_link(title, url) for title, url in self.links.items()],
+            "custom.width": self.width or None,
+        }
+        return [
+            model.DynamicConfigValue(name, value)
+            for name, value in said.items()
+            if value not in (None, "", [])
+        ]
 
 
 class _Plain:
@@ -51,10 +101,27 @@ class _Plain:
         return self._value
 
 
-def target(
-    query: Query, number: int, *, instant: bool, shape: PromQueryFormat | None = None
-) -> Any:
-    """One query of a panel."""
+def _panel(panel: Any, title: str, says: str, shape: Shape, *queries: Any) -> Any:
+    """What every panel has."""
+    panel = (
+        panel.title(title)
+        .description(says)
+        .unit(shape.get("unit", "none"))
+        .datasource(DATASOURCE)
+        .span(shape.get("width", 12))
+        .height(shape.get("height", 8))
+        .no_value(shape.get("empty", "no data"))
+    )
+    for query in queries:
+        panel = panel.with_target(query)
+    if links := shape.get("links"):
+        panel = panel.data_links([_Plain(_link(name, url)) for name, url in links.items()])
+    return panel
+
+
+def _target(
+    query: Query, number: int = 0, *, instant: bool = False, shape: PromQueryFormat | None = None
+) -> prometheus.Dataquery:
     made = (
         prometheus.Dataquery()
         .expr(query.expr)
@@ -67,15 +134,14 @@ def target(
     return made.instant() if instant else made.range()
 
 
-def thresholds(base: str, levels: Levels) -> dashboard.ThresholdsConfig:
+def _thresholds(base: str, levels: Levels) -> dashboard.ThresholdsConfig:
     """`base` below the first level."""
     steps = [model.Threshold(None, base)]
     steps += [model.Threshold(value, colour) for value, colour in sorted(levels.items())]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-def names(values: Values) -> list[Any]:
-    """What values are called, and their colours."""
+def _names(values: Values) -> list[Any]:
     return [
         model.ValueMap(
             {
@@ -86,66 +152,37 @@ def names(values: Values) -> list[Any]:
     ]
 
 
-def link(title: str, url: str) -> dict[str, Any]:
+def _link(title: str, url: str) -> dict[str, Any]:
     """What a click on a value offers; pages of the monitor in a tab of their own."""
     return {"title": title, "url": url, "targetBlank": url.startswith("${monitor_url}")}
 
 
-def common_of(
-    panel: Any,
-    title: str,
-    says: str,
-    *,
-    unit: str,
-    width: int,
-    height: int,
-    empty: str = "no data",
-    links: Links | None = None,
-) -> Any:
-    """What every panel has."""
-    panel = (
-        panel.title(title)
-        .description(says)
-        .unit(unit)
-        .datasource(DATASOURCE)
-        .span(width)
-        .height(height)
-        .no_value(empty)
-    )
-    if links:
-        panel = panel.data_links([_Plain(link(name, url)) for name, url in links.items()])
-    return panel
+def _last() -> common_builder.ReduceDataOptions:
+    return common_builder.ReduceDataOptions().calcs(["lastNotNull"])
 
 
 def tile(
     title: str,
-    query: Query,
+    expr: str,
     *,
     says: str,
-    unit: str = "none",
     base: str = GREEN,
     levels: Levels | None = None,
     values: Values | None = None,
     decimals: int | None = None,
-    width: int = 3,
-    height: int = 5,
-    empty: str = "no data",
-    links: Links | None = None,
+    **shape: Unpack[Shape],
 ) -> stat.Panel:
     """One number now, on a background that says how bad it is."""
-    panel: stat.Panel = common_of(
-        stat.Panel(), title, says,
-        unit=unit, width=width, height=height, empty=empty, links=links,
-    )  # fmt: skip
-    panel = (
-        panel.with_target(target(query, 0, instant=True))
-        .thresholds(thresholds(base, levels or {}))
+    asked = _target(Query(expr), instant=True)  # over a range, one that stopped would look well
+    panel: stat.Panel = (
+        _panel(stat.Panel(), title, says, shape, asked)
+        .thresholds(_thresholds(base, levels or {}))
         .color_mode(common.BigValueColorMode.BACKGROUND)
         .graph_mode(common.BigValueGraphMode.NONE)
-        .reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]))
+        .reduce_options(_last())
     )
     if values is not None:
-        panel = panel.mappings(names(values))
+        panel = panel.mappings(_names(values))
     return panel if decimals is None else panel.decimals(decimals)
 
 
@@ -153,29 +190,20 @@ def lines(
     title: str,
     *queries: Query,
     says: str,
-    unit: str = "none",
     stacked: bool = False,
     bars: bool = False,
     colours: Mapping[str, str] | None = None,
-    levels: Levels | None = None,
-    width: int = 12,
-    height: int = 8,
     floor: float | None = 0,
     coarse: str = "",
-    empty: str = "no data",
-    links: Links | None = None,
+    **shape: Unpack[Shape],
 ) -> timeseries.Panel:
     """Values over time; `colours` fixes the colour of a series by its name, `coarse` is the
     shortest time between two points.
     """
-    panel: timeseries.Panel = common_of(
-        timeseries.Panel(), title, says,
-        unit=unit, width=width, height=height, empty=empty, links=links,
-    )  # fmt: skip
-    for number, query in enumerate(queries):
-        panel = panel.with_target(target(query, number, instant=False))
-    panel = (
-        panel.line_width(1)
+    asked = [_target(query, number) for number, query in enumerate(queries)]
+    panel: timeseries.Panel = (
+        _panel(timeseries.Panel(), title, says, shape, *asked)
+        .line_width(1)
         .fill_opacity(70 if bars else 25 if stacked else 0)
         .show_points(common.VisibilityMode.NEVER)
         .draw_style(common.GraphDrawStyle.BARS if bars else common.GraphDrawStyle.LINE)
@@ -192,10 +220,6 @@ def lines(
     if stacked or bars:
         mode = common_builder.StackingConfig().mode(common.StackingMode.NORMAL)
         panel = panel.stacking(mode)
-    if levels:
-        style = common_builder.GraphThresholdsStyleConfig()
-        dashed = style.mode(common.GraphThresholdsStyleMode.DASHED)
-        panel = panel.thresholds(thresholds("transparent", levels)).thresholds_style(dashed)
     for series, colour in (colours or {}).items():
         fixed = model.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})
         panel = panel.override_by_name(series, [fixed])
@@ -207,49 +231,109 @@ def ranking(
     query: Query,
     *,
     says: str,
-    unit: str,
     base: str,
-    levels: Levels,
-    width: int = 12,
-    height: int = 8,
-    empty: str = "none",
-    links: Links | None = None,
+    levels: Levels | None = None,
+    **shape: Unpack[Shape],
 ) -> bargauge.Panel:
-    """The largest values now, as bars."""
-    panel: bargauge.Panel = common_of(
-        bargauge.Panel(), title, says,
-        unit=unit, width=width, height=height, empty=empty, links=links,
-    )  # fmt: skip
-    return (
-        panel.with_target(target(query, 0, instant=True))
-        .thresholds(thresholds(base, levels))
+    """The values now, as bars."""
+    panel: bargauge.Panel = (
+        _panel(bargauge.Panel(), title, says, shape, _target(query, instant=True))
+        .thresholds(_thresholds(base, levels or {}))
         .orientation(common.VizOrientation.HORIZONTAL)
         .display_mode(common.BarGaugeDisplayMode.BASIC)
-        .reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]))
+        .reduce_options(_last())
         .min(0)
     )
+    return panel
 
 
 def states(
-    title: str,
-    query: Query,
-    *,
-    says: str,
-    values: Values,
-    width: int = 12,
-    height: int = 8,
-    empty: str = "no data",
-    links: Links | None = None,
+    title: str, query: Query, *, says: str, values: Values, **shape: Unpack[Shape]
 ) -> statetimeline.Panel:
     """One band a series, coloured by what its value means."""
-    panel: statetimeline.Panel = common_of(
-        statetimeline.Panel(), title, says,
-        unit="none", width=width, height=height, empty=empty, links=links,
-    )  # fmt: skip
-    return (
-        panel.with_target(target(query, 0, instant=False))
-        .mappings(names(values))
+    panel: statetimeline.Panel = (
+        _panel(statetimeline.Panel(), title, says, shape, _target(query))
+        .mappings(_names(values))
         .merge_values(True)
         .show_value(common.VisibilityMode.NEVER)
         .row_height(0.8)
     )
+    return panel
+
+
+def rows(
+    title: str,
+    queries: Sequence[str],
+    columns: Sequence[Column],
+    *,
+    says: str,
+    hidden: Sequence[str] = (),
+    sort: str = "",
+    **shape: Unpack[Shape],
+) -> table.Panel:
+    """One line for each set of labels, with the value of each query; columns in this order."""
+    asked = [
+        _target(Query(expr), number, instant=True, shape=PromQueryFormat.TABLE)
+        for number, expr in enumerate(queries)
+    ]
+    panel: table.Panel = _panel(table.Panel(), title, says, shape, *asked)
+    if len(queries) > 1:
+        panel = panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
+    panel = panel.with_transformation(
+        model.DataTransformerConfig(
+            id_val="organize",
+            options={
+                "excludeByName": dict.fromkeys((*_NEVER_SHOWN, *hidden), True),
+                "indexByName": {column.name: index for index, column in enumerate(columns)},
+                "renameByName": {column.name: column.title for column in columns if column.title},
+            },
+        )
+    )
+    for column in columns:
+        if properties := column.properties():
+            panel = panel.override_by_name(column.title or column.name, properties)
+    if sort:
+        by = common_builder.TableSortByFieldState().display_name(sort).desc(True)
+        panel = panel.sort_by([by])
+    return panel
+
+
+def heat(
+    title: str,
+    query: Query,
+    *,
+    says: str,
+    value: str,
+    buckets: bool = False,
+    bounds: tuple[float, float] | None = None,
+    **shape: Unpack[Shape],
+) -> heatmap.Panel:
+    """A row for each series (`buckets`: for each `le` of a histogram), coloured by its value.
+
+    `value` says what a cell measures; `bounds` are the values of the first and the last colour.
+    """
+    unit = shape.get("unit", "none")
+    cells: Shape = {**shape, "unit": "none" if buckets else unit}
+    asked = _target(
+        query, shape=PromQueryFormat.HEATMAP if buckets else PromQueryFormat.TIME_SERIES
+    )
+    colour = (
+        heatmap.HeatmapColorOptions()
+        .mode(heatmap_model.HeatmapColorMode.SCHEME)
+        .scheme("Blues" if buckets else "YlOrRd")
+        .steps(64)
+        .reverse(False)
+        .fill("dark-red")
+        .exponent(0.5)
+    )
+    if bounds is not None:
+        colour = colour.min(bounds[0]).max(bounds[1])
+    panel: heatmap.Panel = (
+        _panel(heatmap.Panel(), title, says, cells, asked)
+        .calculate(False)
+        .color(colour)
+        .cell_gap(1)
+        .rows_frame(heatmap.RowsHeatmapOptions().value(value))
+        .y_axis(heatmap.YAxisConfig().unit(unit if buckets else "none"))
+    )
+    return panel

@@ -13,15 +13,15 @@ A dashboard that a Grafana reads from files cannot be pushed; that is said, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from dashboards import committed
 from dashboards.client import Grafana, PublishError, RefusedError
 
-FOLDER_UID: Final = "lightkeeper"
-FOLDER_TITLE: Final = "Lightkeeper"
+_FOLDER_UID: Final = "lightkeeper"
+_FOLDER_TITLE: Final = "Lightkeeper"
 _CONFLICTS: Final = frozenset({409, 412})
 """What Grafana answers when a folder of that uid or title is there already."""
 
@@ -35,15 +35,16 @@ class Action(StrEnum):
     REFUSED = "refused"
 
 
+_WRITES: Final = frozenset({Action.CREATE, Action.UPDATE})
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One dashboard of a push."""
 
-    uid: str
-    title: str
-    action: Action
     board: dict[str, Any]
     """Ours."""
+    action: Action
     theirs: dict[str, Any] | None = None
     """Grafana's, None when it has none."""
     version: int = 0
@@ -51,10 +52,15 @@ class Step:
     url: str = ""
     why: str = ""
 
+    @property
+    def uid(self) -> str:
+        """Of the dashboard, in any Grafana."""
+        return str(self.board["uid"])
+
     def to_json(self) -> dict[str, Any]:
         """For a script."""
-        told = {"uid": self.uid, "title": self.title, "action": str(self.action)}
-        return {**told, "version": self.version, "url": self.url, "why": self.why}
+        said = {"uid": self.uid, "title": self.board["title"], "action": str(self.action)}
+        return {**said, "version": self.version, "url": self.url, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,48 +110,50 @@ class Publisher:
     # -- looking ---------------------------------------------------------------------------------
 
     def _find_folder(self) -> Folder:
-        wanted = self._folder_uid or FOLDER_UID
-        found = self._grafana.folder(wanted)
-        if found is not None:
-            return _folder(found)
+        wanted = self._folder_uid or _FOLDER_UID
+        answer = self._grafana.folder(wanted)
+        if answer is not None:
+            return _folder(answer)
         if self._folder_uid is not None:
             raise PublishError(
                 f"there is no folder with uid {wanted!r} at {self._grafana.url}: its address "
                 "in a browser ends with the uid"
             )
-        return self._namesake() or Folder(FOLDER_UID, FOLDER_TITLE, there=False)
+        return self._namesake() or Folder(_FOLDER_UID, _FOLDER_TITLE, there=False)
 
     def _namesake(self) -> Folder | None:
         """A folder of our title under another uid: somebody's own, or a provisioner's."""
-        same = [one for one in self._grafana.folders() if one.get("title") == FOLDER_TITLE]
-        return _folder(same[0]) if same else None
+        listed = self._grafana.folders()
+        return next((_folder(row) for row in listed if row.get("title") == _FOLDER_TITLE), None)
 
     def _compare(self, board: dict[str, Any], folder: Folder) -> Step:
-        uid, title = board["uid"], board["title"]
-        found = self._grafana.dashboard(uid)
-        if found is None:
-            return Step(uid, title, Action.CREATE, board)
-        theirs = found["dashboard"]
-        meta = found["meta"] if isinstance(found.get("meta"), dict) else {}
-        version = _whole(theirs.get("version")) or _whole(meta.get("version"))
-        url = self._grafana.absolute(str(meta.get("url") or f"/d/{uid}"))
-        action, why = self._verdict(board, theirs, meta, folder)
-        return Step(uid, title, action, board, theirs, version, url, why)
-
-    def _verdict(
-        self, board: dict[str, Any], theirs: dict[str, Any], meta: dict[str, Any], folder: Folder
-    ) -> tuple[Action, str]:
-        same = committed.plain(theirs) == committed.plain(board)
-        if not same and self._grafana.last_message(board["uid"]) == message_of(board):
-            same = True
-        there = meta.get("folderUid", folder.uid) == folder.uid
-        if meta.get("provisioned"):
-            if same:
-                return Action.UNCHANGED, "provisioned from a file"
-            return Action.REFUSED, _provisioned(str(meta.get("provisionedExternalId") or ""))
-        if same and there:
-            return Action.UNCHANGED, ""
-        return Action.UPDATE, "" if there else f"moves into the folder {folder.title}"
+        answer = self._grafana.dashboard(board["uid"])
+        if answer is None:
+            return Step(board, Action.CREATE)
+        theirs = answer["dashboard"]
+        meta = answer["meta"] if isinstance(answer.get("meta"), dict) else {}
+        same = (
+            committed.plain(theirs) == committed.plain(board)
+            or self._grafana.last_message(board["uid"]) == _message_of(board)
+        )  # fmt: skip
+        moves = meta.get("folderUid", folder.uid) != folder.uid
+        match bool(meta.get("provisioned")), same:
+            case True, True:
+                action, why = Action.UNCHANGED, "provisioned from a file"
+            case True, False:
+                file = str(meta.get("provisionedExternalId") or "")
+                action, why = Action.REFUSED, _provisioned(file)
+            case False, True if not moves:
+                action, why = Action.UNCHANGED, ""
+            case _:
+                action = Action.UPDATE
+                why = f"moves into the folder {folder.title}" if moves else ""
+        return Step(
+            board, action, theirs,
+            version=_whole(theirs.get("version")) or _whole(meta.get("version")),
+            url=self._grafana.absolute(str(meta.get("url") or f"/d/{board['uid']}")),
+            why=why,
+        )  # fmt: skip
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -156,42 +164,34 @@ class Publisher:
             if error.status not in _CONFLICTS:
                 raise
             # somebody made it meanwhile, or the title is taken where we may not look
-            found = self._grafana.folder(folder.uid)
-            taken = _folder(found) if found is not None else self._namesake()
+            answer = self._grafana.folder(folder.uid)
+            taken = _folder(answer) if answer is not None else self._namesake()
             if taken is None:
                 raise PublishError(
                     f"{error}; a folder {folder.title!r} is there that this token may not see: "
                     "give its uid with --folder-uid"
                 ) from error
             return taken
-        return Folder(folder.uid, folder.title, there=True)
+        return replace(folder, there=True)
 
     def _store(self, step: Step, folder: Folder) -> Step:
         body = {
             "dashboard": {**step.board, "id": None, "version": step.version},
             "folderUid": folder.uid,
             "overwrite": False,
-            "message": message_of(step.board),
+            "message": _message_of(step.board),
         }
         try:
             answer = self._grafana.store(body)
         except RefusedError as error:
             if error.status in {401, 403}:
                 raise  # the same for all of them
-            return Step(
-                step.uid, step.title, Action.REFUSED, step.board, step.theirs, step.version,
-                step.url, _refusal(error, folder),
-            )  # fmt: skip
-        return Step(
-            step.uid, step.title, step.action, step.board, step.theirs,
-            _whole(answer.get("version")), self._grafana.absolute(answer["url"]), step.why,
-        )  # fmt: skip
+            return replace(step, action=Action.REFUSED, why=_refusal(error, folder))
+        url = self._grafana.absolute(answer["url"])
+        return replace(step, version=_whole(answer.get("version")), url=url)
 
 
-_WRITES: Final = frozenset({Action.CREATE, Action.UPDATE})
-
-
-def message_of(board: dict[str, Any]) -> str:
+def _message_of(board: dict[str, Any]) -> str:
     """What the version history says of a push of this content."""
     return f"pushed by lightkeeper ({committed.digest(board)})"
 

@@ -10,15 +10,18 @@ GROUP: Final = MONITOR + ', replica_group=~"$group"'
 """Of those that it exports for each group or rank."""
 RANK: Final = 'job_id=~"$job", replica_group=~"$group", rank=~"$rank"'
 """Of the metrics that a rank exports itself."""
+_BY_OWN: Final = "on (job_id, replica_group, rank)"
 
 ZERO: Final = f"0 * count(lightkeeper_self_health_scale{{{MONITOR}}})"
 """No event so far, while a monitor is there to see one: `vector(0)` would be a green 0 for ever
 after it died.
 """
-
-BY_GROUP: Final = "on (instance, replica_group)"
-BY_RANK: Final = "on (instance, replica_group, rank)"
-BY_OWN: Final = "on (job_id, replica_group, rank)"
+KEEPER: Final = (
+    f"4 * (lightkeeper_lighthouse_up{{{MONITOR}}} == bool 0) > 0 "
+    f"or 3 * (lightkeeper_self_health_scale{{{MONITOR}}} > bool 1) > 0 "
+    f"or 2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}}"
+)
+"""Of each monitor the worst that keeps it from acting, in the numbers of `colours.KEEPER_STATE`."""
 
 
 def worst(expr: str, on: str, by: str) -> str:
@@ -27,12 +30,12 @@ def worst(expr: str, on: str, by: str) -> str:
     Chosen once for the whole range (`@ end()`): a bare `topk` chooses anew at each step and draws
     everyone that was ever among them.
     """
-    return f"({expr}) and {on} topk($topn, max_over_time({by}[$__range] @ end()))"
+    return f"({expr}) and on ({on}) topk($topn, max_over_time({by}[$__range] @ end()))"
 
 
 def on_host(expr: str) -> str:
     """Of the ranks on the chosen hosts; `expr` keeps the labels of a rank's own metrics."""
-    return f'({expr}) and {BY_OWN} lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
+    return f'({expr}) and {_BY_OWN} lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
 
 
 def shown(expr: str, keep: str = "") -> str:
@@ -44,7 +47,7 @@ def shown(expr: str, keep: str = "") -> str:
     info = f'lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
     some = f"max by (job_id, replica_group, rank) (max_over_time({info}[$__range] @ end()))"
     labels = ", ".join(("job_id, replica_group, rank", *([keep] if keep else [])))
-    return f"max by ({labels}) ({expr}) and {BY_OWN} topk($topn, {some})"
+    return f"max by ({labels}) ({expr}) and {_BY_OWN} topk($topn, {some})"
 
 
 def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:

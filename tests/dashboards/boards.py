@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from dashboards import render
+from dashboards import committed
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
-INTERVALS = {"$__rate_interval": "61s", "$__range": "3607s", "$__interval": "17s"}
+INTERVALS = {"__rate_interval": "61s", "__range": "3607s"}
 """Odd lengths: in an expression nothing else has them."""
 
 
@@ -17,7 +17,7 @@ def load(path):
 
 
 def panels(board):
-    return [panel for panel in render.panels_of(board) if panel["type"] != "row"]
+    return list(committed.panels_of(board))
 
 
 def variables(board):
@@ -31,20 +31,20 @@ def targets(board):
 
 def expressions(board):
     """(where, expression) of everything that is asked of Prometheus."""
-    for title, expr in targets(board):
-        yield f"panel {title}", expr
+    for panel in panels(board):
+        for target in panel["targets"]:
+            yield f"panel {panel['title']}/{target['refId']}", target["expr"]
     for annotation in board["annotations"]["list"]:
         yield f"annotation {annotation['name']}", annotation["expr"]
     for name, variable in variables(board).items():
         if variable["type"] == "query":
-            inside = re.fullmatch(r"label_values\((.*), \w+\)", variable["query"])
-            yield f"variable {name}", inside[1]
+            inside = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"])
+            yield f"variable {name}", f"count by ({inside[2]}) ({inside[1]})"
 
 
 def filled(expr, **chosen):
-    """`expr` as Prometheus gets it, with everything chosen and the odd intervals."""
-    for name, text in INTERVALS.items():
-        expr = expr.replace(name, text)
+    """`expr` as Prometheus gets it, with everything chosen and, unless told, the odd intervals."""
+    chosen = {"topn": "40", **INTERVALS, **chosen}
     return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".+"), expr)
 
 

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 import yaml
 
-from dashboards.selectors import ZERO, grown
+from dashboards.colours import KEEPER_STATE
+from dashboards.selectors import KEEPER, ZERO, grown
 from tests.dashboards.boards import filled
 
 COUNTER = 'c_total{instance=~"$instance"}'
@@ -57,3 +58,32 @@ def test_growth_counts_births_and_no_gaps(tmp_path, values, at, counted):
 def test_no_event_is_zero_only_while_the_monitor_is_seen(tmp_path, monitor, told):
     expr = f"label_replace({grown(COUNTER, within='20s')} or {ZERO}, 'kind', 'hang', '', '')"
     evaluate(tmp_path, expr, "2m", told, lightkeeper_self_health_scale=monitor)
+
+
+WELL = {"lighthouse_up": 1, "self_health_scale": 1, "paused": 0, "observe_mode": 0}
+
+
+@pytest.mark.parametrize(
+    ("differs", "said"),
+    [
+        pytest.param({}, "● acts", id="acts"),
+        pytest.param({"lighthouse_up": None}, "● acts", id="without-a-lighthouse-to-ask"),
+        pytest.param({"observe_mode": 1}, "◐ observes", id="observes"),
+        pytest.param({"observe_mode": 1, "paused": 1}, "■ paused", id="paused"),
+        pytest.param({"paused": 1, "self_health_scale": 2}, "◇ doubts itself", id="doubts"),
+        pytest.param(
+            {"self_health_scale": 2, "lighthouse_up": 0}, "▲ no Lighthouse", id="no-lighthouse"
+        ),
+        pytest.param(dict.fromkeys(WELL), "✕ not seen", id="gone"),
+    ],
+)
+def test_the_keeper_says_the_worst_that_keeps_it_from_acting(tmp_path, differs, said):
+    series = {
+        f"lightkeeper_{name}": f"{value}x40"
+        for name, value in {**WELL, **differs}.items()
+        if value is not None
+    }
+    (code,) = [int(code) for code, (text, _) in KEEPER_STATE.items() if text == said]
+    expr = f"label_replace(max({KEEPER}) or vector(5), 'kind', 'hang', '', '')"
+
+    evaluate(tmp_path, expr, "1m", code, **series)

@@ -69,9 +69,9 @@ def metric_names(*bases: str) -> set[str]:
 
 DID_NOT_HAPPEN = "|".join(
     (
-        "keeper: Polls that failed",  # WorkerServers answer for hung ranks, by design
-        "keeper: Failures of its own/[BC]",  # no detector and no part of the loop crashed
-        "keeper: Messages to people",  # no sink is configured
+        "keeper: panel Polls that failed",  # WorkerServers answer for hung ranks, by design
+        "keeper: panel Failures of its own/[BC]",  # no detector and no part of the loop crashed
+        "keeper: panel Messages to people",  # no sink is configured
     )
 )
 
@@ -79,7 +79,7 @@ DID_NOT_HAPPEN = "|".join(
 @contextlib.contextmanager
 def scraping(fleet: Fleet) -> Iterator[Prometheus | None]:
     """A Prometheus that scrapes monitor and ranks; None where none is installed."""
-    if shutil.which("prometheus") is None or not live.TOOL.exists():
+    if shutil.which("prometheus") is None:
         yield None
         return
     with prometheus(example_config(fleet.monitor_url)) as prom:
@@ -111,8 +111,8 @@ def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
     prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
 
     def unanswered() -> set[str]:
-        asked = live.ask_all(prom.url, span="10m")
-        return {name for name in live.never_answered(prom, asked, "10m")
+        asked = live.ask_all(prom, span_s=600)
+        return {name for name in live.never_answered(prom, asked, 600)
                 if not re.search(DID_NOT_HAPPEN, name)}  # fmt: skip
 
     missing: set[str] = {"nobody was asked"}
