@@ -78,6 +78,8 @@ class Index:
     """Groups in which anything is unfinished, or in which completion can be compared."""
     heads: Mapping[int, tuple[int, ...]]
     """Rank -> rows of the heads of its streams, in the order in which it called them."""
+    head_rows: Mapping[tuple[int, int, int], tuple[int, ...]]
+    """The same by rank, group and sequence id."""
     front: Mapping[int, tuple[int, ...]]
     """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
     hidden: Mapping[int, tuple[int, ...]]
@@ -151,8 +153,11 @@ def build(job: Job) -> Index:
         [*heads_at.values(), *streams.transfer_heads(job, unfinished & columns["p2p"])],
     )
     heads: dict[int, list[int]] = {}
+    head_rows: dict[tuple[int, int, int], list[int]] = {}
     for row in rows_of_heads:
-        heads.setdefault(int(columns["rank"][row]), []).append(row)
+        rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
+        heads.setdefault(rank, []).append(row)
+        head_rows.setdefault((rank, group, seq), []).append(row)
     front = {rank: streams.front_of(job, rows) for rank, rows in heads.items()}
     hidden = _hidden(job, heads)
     sync = synchronising(job)
@@ -175,6 +180,7 @@ def build(job: Job) -> Index:
         live=unfinished,
         groups=groups,
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
+        head_rows={place: tuple(rows) for place, rows in head_rows.items()},
         front=front,
         hidden=hidden,
         retired=retired,

@@ -29,6 +29,8 @@ _VOTERS = 3
 """Members in common without which there is no majority against one."""
 _CANDIDATES = 4
 """Calls of one group that are compared with one of another: beyond, it is no order but a slip."""
+_LOOKS = 100_000, 16
+"""Of a rank from an unfinished call to its others: at least (half a second), or for each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,13 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
     for rank, group in queues:
         of_rank.setdefault(rank, []).append(group)
     shared = _Shared(graph.index.job)
+    left = max(_LOOKS[0], _LOOKS[1] * len(queues))
     for stuck in graph.stuck:
         if stuck.transfer is not None or not lasting(graph, stuck):
             continue
+        left -= sum(len(of_rank[rank]) for rank in stuck.joined if rank in of_rank)
+        if left < 0:
+            return  # thousands of groups, all unfinished, are no program's
         called = _rows(queues, stuck.joined, stuck.group, stuck.sequence)
         nexts: dict[int, set[int]] = {}
         for rank, row in called.items():

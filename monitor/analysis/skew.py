@@ -45,10 +45,5 @@ def old(graph: Graph, scene: Iterable[Stuck], at_least_ns: int) -> bool:
 
 
 def _ages(graph: Graph, stuck: Stuck, rank: int) -> list[int]:
-    index, columns = graph.index, graph.index.job.columns
-    rows = [
-        row
-        for row in index.heads[rank]
-        if columns["group"][row] == stuck.group and columns["seq"][row] == stuck.sequence
-    ]
-    return [age for row in rows if (age := index.age_ns(row)) is not None]
+    rows = graph.index.head_rows.get((rank, stuck.group, stuck.sequence), ())
+    return [age for row in rows if (age := graph.index.age_ns(row)) is not None]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -217,12 +216,16 @@ def _order(key: _Key) -> tuple[Any, ...]:
 def _named(groups: Sequence[Group], owners: Sequence[int]) -> tuple[Group, ...]:
     """Names that are unique in the job; the newest of one name keeps it."""
     used: set[str] = set()
+    next_number: dict[str, int] = {}
     named = []
     for group, owner in zip(groups, owners, strict=True):
         name = group.name or ("unnamed" if owner == NONE else f"unnamed of rank {owner}")
         if name in used and group.generation is not None:
             name = f"{name}@{group.generation}"
-        unique = next(n for n in chain([name], (f"{name}#{k}" for k in count(2))) if n not in used)
+        unique = name
+        while unique in used:
+            next_number[name] = next_number.get(name, 1) + 1
+            unique = f"{name}#{next_number[name]}"
         used.add(unique)
         named.append(replace(group, name=unique))
     return tuple(named)

@@ -89,15 +89,17 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
 
     NCCL records each part without events, so that it stays "scheduled", and then the whole, which
     has the state and no sizes; they share the sequence id, each part has an op_id of its own
-    (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole.
+    (FlightRecorder.hpp; torch's test_batched_send_recv). All get the op_id of the whole. Another
+    whole ends the search for parts: they stand between the two.
     """
-    whole = [closes_coalesced(p.recorded) for p in payloads]
-    rows = np.flatnonzero(_of(columns["payload"], whole, np.bool_))
+    whole = _of(columns["payload"], [closes_coalesced(p.recorded) for p in payloads], np.bool_)
+    rows = np.flatnonzero(whole)
     group, seq, p2p, state = (columns[name] for name in ("group", "seq", "p2p", "state"))
     for row in rows.tolist():
         at = row - 1
         while (
             at >= 0
+            and not whole[at]
             and (group[at], seq[at], p2p[at]) == (group[row], seq[row], p2p[row])
             and state[at] <= State.SCHEDULED
         ):
