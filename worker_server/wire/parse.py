@@ -86,7 +86,7 @@ def _answer(data: Any) -> _Object:
     if schema is None:
         raise WireError("missing key 'schema'")
     if type(schema) is not int or schema != SCHEMA:
-        raise WireError(f"schema {str(schema)[:20]} is not {SCHEMA}: upgrade the older side")
+        raise WireError(f"schema {schema!r:.20} is not {SCHEMA}: upgrade the older side")
     return said
 
 
