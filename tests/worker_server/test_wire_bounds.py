@@ -146,7 +146,8 @@ def test_null_is_as_good_as_absent(kind):
             return wire.WireError
 
     whole = answer_of(kind)
-    for path in {path[:end] for path, _, _ in leaves(kind) for end in range(1, len(path) + 1)}:
+    ends = ((leaf, end) for leaf, _, _ in leaves(kind) for end in range(1, len(leaf) + 1))
+    for path in {leaf[:end] for leaf, end in ends}:
         if isinstance(path[-1], int) or path[-1] in ("k", "committed_step"):
             continue
         read_as = []

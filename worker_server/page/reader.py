@@ -29,6 +29,12 @@ def _or_none(value: int) -> int | None:
     return None if value == layout.NONE else value
 
 
+def _bounded(loss: float) -> float | None:
+    """One that diverges is told as the greatest that the wire takes."""
+    bound = math.copysign(wire.NUMBER_MAX, loss)
+    return (loss if abs(loss) <= abs(bound) else bound) if math.isfinite(loss) else None
+
+
 class PageReader(AsideReader):
     """Reads one page file.
 
@@ -125,7 +131,7 @@ class PageReader(AsideReader):
             participants=_or_none(participants),
             healing=bool(healing),
             errored=bool(errored),
-            loss=loss if loss_kind == layout.LOSS_FINITE and math.isfinite(loss) else None,
+            loss=_bounded(loss) if loss_kind == layout.LOSS_FINITE else None,
             loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
             tokens=tokens,
             seconds=seconds,

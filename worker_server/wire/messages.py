@@ -81,7 +81,7 @@ LINE_MAX_CHARS: Final = 300
 """Of an exception, a function or a file name: it becomes part of a sentence."""
 ACCELERATORS_MAX: Final = 1024
 """Of one rank."""
-_RANK_MAX_DIGITS: Final = 9
+_RANK_MAX_DIGITS: Final = 19
 NUMBER_MAX: Final = 1e100
 """Of a number that is no time: its square is finite as well."""
 
