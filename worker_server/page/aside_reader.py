@@ -93,8 +93,8 @@ class AsideReader(MappedPage):
 
         stamp, body = self._newest(load) or (0, ())
         found = zip(body[2::3], body[3::3], body[4::3], strict=True)
-        rows = [row for row in found if row[0] != layout.NONE]
-        return wire.Prints(body[0], body[1], tuple(rows)) if stamp and rows else None
+        rows = [(step, value, max(0, part)) for step, value, part in found if step != layout.NONE]
+        return wire.Prints(body[0], max(0, body[1]), tuple(rows)) if stamp and rows else None
 
     def waits(self, now_ns: int) -> tuple[str | None, float | None, float | None]:
         """`waits_in`, `waits_s` and `waited_s` of `wire.StepState`."""
