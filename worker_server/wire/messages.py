@@ -142,9 +142,10 @@ class Identity:
     place: Annotated[Mapping[_PlaceKey, _PlaceValue], Meta(max_length=PLACE_KEYS_MAX)] = field(
         default_factory=dict, hash=False
     )
-    """Where a scheduler put it, by `worker_server.place`; empty when none did, or none is told."""
+    """Where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...; empty when
+    none did, or none is told."""
     accelerators: Annotated[int, Meta(ge=0, le=ACCELERATORS_MAX)] | None = None
-    """How many it has, by `worker_server.accelerators`; None: not known."""
+    """How many this rank has; None: not known."""
     launched_as: GroupName | None = None
     """What its launcher calls the group, where its TorchFT Manager has another name for it: then
     `group` is the Manager's. None: they agree, or there is no Manager."""
@@ -333,7 +334,7 @@ class Took(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """What the rank reports of itself."""
+    """What the rank reports of itself. On the wire, flags with their usual value are left out."""
 
     step: Whole
     """Step that the rank works on: TorchFT's step where there is a Manager."""
@@ -359,7 +360,9 @@ class StepState:
     seconds: Mapping[str, Seconds] = field(default_factory=dict)
     """Seconds spent in each phase since the process started, finished phases only; only grows."""
     committed_step: Whole | None = None
-    """Number of the last step that was committed; None before the first of this process."""
+    """Number of the last step that was committed; None before the first of this process. Left out
+    on the wire where it is the one to expect: `step` between two attempts (attempt == commits +
+    commit_failures), else the one before `step`."""
     commit_failures: Count = 0
     """Attempts that ended without a commit in the life of this process; only grows."""
     held_s: Seconds | None = None
@@ -371,16 +374,17 @@ class StepState:
     counters: Mapping[str, Number] = field(default_factory=dict)
     """Counters of the user's own, at most 16; only grow."""
     source: str = SOURCE_REPORTER
-    """Who reports the steps; see `SOURCE_REPORTER`."""
+    """Who reports the steps: `reporter`, `torchft`, a framework's callback ..."""
     spoilt: Spoilt | None = None
     """None: every number that was looked at was finite."""
     prints: Prints | None = None
     """None: none was taken (since the last heal)."""
     times: Mapping[str, Took] = field(default_factory=dict)
-    """What each of `TIMES` took in the life of this process; only those that were done."""
+    """What TorchFT's parts took in the life of this process, by name (staging, load, apply,
+    reconfigure); only those that were done."""
     waits_in: str | None = None
-    """What the rank's main thread waits in now, whatever its phase: `WAIT_QUORUM`, `WAIT_HEAL` or
-    `WAIT_COMMIT`. Collectives show in the heads. None: in none of them."""
+    """What the rank's main thread waits in now, whatever its phase: `quorum`, `heal` or `commit`.
+    Collectives show in the heads. None: in none of them."""
     waits_s: Seconds | None = None
     """For how long."""
     waited_s: Seconds | None = None
@@ -418,7 +422,10 @@ class StepRow:
 
 
 class StepCells(Struct, array_like=True):
-    """An attempt that is over, as it travels: a thousand of them are read every second."""
+    """An attempt of a step that is over, as it travels: a thousand of them are read every second.
+
+    The seconds are by phase.
+    """
 
     attempt: Count
     step: Whole
@@ -435,7 +442,7 @@ class StepCells(Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """The answer of `GET /v1/steps`."""
+    """Attempts of steps that are over: the answer of `GET /v1/steps`."""
 
     identity: Identity
     alive: bool
@@ -469,7 +476,7 @@ class GroupHead:
 
 
 class HeadCells(Struct, array_like=True):
-    """A process group, as it travels."""
+    """Where a rank stands in one process group, as it travels."""
 
     name: str
     size: Count
@@ -502,7 +509,7 @@ class HeadCells(Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """The answer of `GET /v1/state`."""
+    """Where the rank stands: the answer of `GET /v1/state`."""
 
     identity: Identity
     process: Process
@@ -563,6 +570,7 @@ class BackendRecord:
     record: Mapping[str, Any] | None = None
     age_s: Seconds | None = None
     error: str | None = None
+    """Why it could not be read."""
     only: tuple[Whole, ...] = ()
 
 
@@ -586,7 +594,7 @@ class FlightRecord:
     """`record_id`s of torch's record that no entry of the ring explains: what C++ did by itself
     (DDP's reducer), and what came before the attach."""
     cursor: str | None = None
-    """Give it back as `?since=` to get only what is newer."""
+    """RING.TORCH.MOMENT: give it back as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it cannot say."""
     torch_last_age_s: Seconds | None = None
