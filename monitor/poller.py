@@ -143,7 +143,7 @@ class Poller:
             return parse(json.loads(answer.body))
         except FetchError as exc:
             return Unreachable(exc.failure, exc.detail)
-        except (ValueError, OverflowError, RecursionError) as exc:  # WireError is a ValueError
+        except (ValueError, RecursionError) as exc:  # WireError is a ValueError
             return Unreachable(Failure.GARBAGE, " ".join(str(exc).split())[:200])
 
 

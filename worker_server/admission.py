@@ -4,7 +4,7 @@ Three answers, and the third is no error: a monitor that is away admits everybod
 never depends on the monitor. Whoever asks waits for `timeout_s` and not a second longer, whatever
 the network and the name service do.
 
-Standard library only: a launcher asks before every start.
+The standard library and the wire only: a launcher asks before every start.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ status is the command's own. What python itself changed on its way here (SIGPIPE
 set where there was no locale) is changed back.
 
 Beside the ranks and not in the monitor's package: it starts before each group, so it must be quick
-and need nothing but the standard library.
+and need nothing but the standard library and the wire.
 """
 
 from __future__ import annotations

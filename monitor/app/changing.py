@@ -55,7 +55,7 @@ def register() -> Response:
     try:
         registration = parse_registration(json_body())
         _check_names(registration.identity)
-    except (WireError, OverflowError) as exc:
+    except WireError as exc:
         raise Refusal(400, str(exc)) from exc
     identity, registry = registration.identity, the_desk().registry
     standing = registry.register(registration)

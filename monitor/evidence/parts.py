@@ -18,7 +18,6 @@ from worker_server.wire import (
     PATH_STATE,
     PATH_STEPS,
     Identity,
-    WireError,
     parse_identity,
 )
 
@@ -90,7 +89,7 @@ def weigh(kind: Kind, identity: Identity, body: bytes) -> tuple[Status, float | 
         told = parse_identity(data["identity"])
     except (KeyError, TypeError):
         return Status.GARBAGE, None, f"no identity: {_excerpt(body)}"
-    except (WireError, ValueError, RecursionError, OverflowError) as exc:
+    except (ValueError, RecursionError) as exc:  # WireError is a ValueError
         return Status.GARBAGE, None, f"{_line(exc)}: {_excerpt(body)}"
     if (told.rank, told.incarnation) != (identity.rank, identity.incarnation):
         return Status.STRANGER, None, f"{told.rank} pid {told.pid} ({told.incarnation})"[:200]

@@ -87,7 +87,7 @@ def _check(record: FlightRecord) -> None:
     if record.identity.world_size > _LARGEST_WORLD:
         raise FlightRecordError(f"a world of {record.identity.world_size} ranks")
     for entry in record.ring:
-        if not 0 <= entry.seq < _LARGEST or not 0 <= (entry.id or 0) < _LARGEST:
+        if max(entry.seq, entry.id or 0) >= _LARGEST:
             raise FlightRecordError(f"ring: sequence {entry.seq} of {entry.group[:40]!r}")
         if max(entry.enter_age_s, entry.exit_age_s or 0) > _LONGEST_AGE_S:
             raise FlightRecordError(f"ring: an age of {entry.enter_age_s} s")

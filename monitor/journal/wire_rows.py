@@ -8,9 +8,11 @@ the wire's writer: that one rounds, and a replay has to see the very same number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from worker_server.wire import (
     SCHEMA,
@@ -48,15 +50,7 @@ _MORE: Final = tuple(
 
 def by_name(value: Any) -> Any:
     """Plain JSON types, nothing rounded and nothing left out."""
-    if value.__class__ in _ATOMS:
-        return value
-    if is_dataclass(value):
-        return {one.name: by_name(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): by_name(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [by_name(one) for one in value]
-    return value
+    return value if value.__class__ in _ATOMS else to_builtins(value)
 
 
 def head_row(head: GroupHead) -> tuple[Any, ...]:
@@ -66,17 +60,8 @@ def head_row(head: GroupHead) -> tuple[Any, ...]:
 
 
 def record_to_json(record: FlightRecord) -> dict[str, Any]:
-    """A flight record, whole; torch's part is passed on untouched."""
-    plain = {
-        one.name: by_name(getattr(record, one.name))
-        for one in fields(record)
-        if one.name not in ("torch", "recorders")
-    }
-    others = {
-        name: {**by_name(replace(one, record=None)), "record": one.record}
-        for name, one in record.recorders.items()
-    }
-    return {"schema": SCHEMA, **plain, "torch": record.torch, "recorders": others}
+    """A flight record, whole."""
+    return {"schema": SCHEMA, **by_name(record)}
 
 
 def record_from_json(data: Any) -> FlightRecord:

@@ -104,4 +104,4 @@ def _steps(scene: Scene) -> dict[GroupName, list[StepState]]:
 
 
 def _took(step: StepState, part: str) -> Took:
-    return step.times.get(part, Took())
+    return step.times.get(part, Took(0))

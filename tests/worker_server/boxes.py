@@ -77,7 +77,7 @@ ENTRY = wire.RingEntry(
     torch_ids=(21, 22),
     quorum=2,
 )
-TRACE = wire.Trace("ValueError: no", 3.5, "sys.excepthook")
+TRACE = wire.Trace("ValueError: no", "sys.excepthook", 3.5)
 
 
 class FakeBox:
@@ -121,7 +121,7 @@ class FakeBox:
             identity=IDENTITY,
             alive=True,
             members={"intra": (0, 1)},
-            ring=(ENTRY, wire.RingEntry("default", 1, "barrier")),
+            ring=(ENTRY, wire.RingEntry("default", 1, "barrier", enter_age_s=2.0)),
             dropped=4,
             torch={"entries": [], "version": "2.10"},
             torch_age_s=0.5,

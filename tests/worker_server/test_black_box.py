@@ -269,6 +269,8 @@ STRAY = {
     "most": b"\xff" * 7 + b"\x7f",
     "least": b"\0" * 7 + b"\x80",
     "spans": b"0-999999",
+    "below": b"-9:-1,-5",
+    "digits": b"99999999",
 }
 PLACES = {
     "header": (layout.W_CLOSED * 8, layout.IDENTITY_OFFSET),
@@ -278,6 +280,7 @@ PLACES = {
         layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES, layout.GROUP_OFFSET + layout.GROUP_NAME_BYTES
         + layout.GROUP_MEMBERS_BYTES,
     ),
+    "ring": (layout.RING_OFFSET, layout.RING_OFFSET + layout.RING_SLOT_BYTES),
     "shapes": (
         layout.RING_OFFSET + layout.RING_SLOT_BYTES - 8 - layout.RING_SHAPES_BYTES,
         layout.RING_OFFSET + layout.RING_SLOT_BYTES - 8,
@@ -295,8 +298,8 @@ def test_a_page_that_the_rank_wrote_over_by_mistake_still_gets_answers(page, ben
     page._bytes[begin:end] = STRAY[stray] * ((end - begin) // 8)
     box = bench.box
     answers = [box.state(), box.steps(), box.flight_record(), box.last_words()]
-    for answer in answers:
-        json.dumps(wire.to_json(answer), allow_nan=False)
-    wire.parse_state(wire.to_json(answers[0]))
+    parsers = [wire.parse_state, wire.parse_steps, wire.parse_flight_record, wire.parse_last_words]
+    for answer, parse in zip(answers, parsers, strict=True):
+        parse(json.loads(json.dumps(wire.to_json(answer), allow_nan=False)))
     generate_latest(make_registry(box.state, lambda: "", box.follower))
     box.tick()

@@ -24,11 +24,11 @@ from worker_server.sidecar.ending import OomWatch, decode_status, wait_status
 from worker_server.sidecar.last_words import Remains, how_it_ended
 from worker_server.sidecar.stderr import StderrTail
 
-RAISED = ("ValueError: bad", wire.Trace("Traceback ...", 1.0, "uncaught in the main thread"))
-IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 1.0, 'uncaught in the thread "loader"'))
-LONG_AGO = ("ValueError: bad", wire.Trace("Traceback ...", 900.0, "uncaught in the main thread"))
+RAISED = ("ValueError: bad", wire.Trace("Traceback ...", "uncaught in the main thread", 1.0))
+IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 'uncaught in the thread "loader"', 1.0))
+LONG_AGO = ("ValueError: bad", wire.Trace("Traceback ...", "uncaught in the main thread", 900.0))
 CRASHED = "Fatal Python error: Segmentation fault"
-CRASH = wire.Trace(f"{CRASHED}\n\nThread ...", 0.5, "faulthandler")
+CRASH = wire.Trace(f"{CRASHED}\n\nThread ...", "faulthandler", 0.5)
 
 
 def dead(code=None, signum=None):

@@ -66,6 +66,12 @@ def test_a_loss_that_is_not_there_and_one_that_is_not_finite_differ(
     assert (state.loss, state.loss_finite) == (loss, finite)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_loss_that_diverges_is_told_as_the_greatest_that_the_wire_takes(page, reader, sign):
+    page.write_step(StepFacts(step=1, attempt=1, loss_kind=layout.LOSS_FINITE, loss=sign * 1e300))
+    assert reader.step_state(NOW).loss == sign * wire.NUMBER_MAX
+
+
 def test_absent_numbers_are_none_and_not_zero(page, reader):
     page.write_step(StepFacts(step=1, attempt=1))
     state = reader.step_state(NOW)

@@ -62,10 +62,11 @@ def states(draw):
     frame = st.builds(wire.Frame, LINES, LINES, COUNTS)
     witness = st.builds(wire.Witness, frame, st.sampled_from(wire.Doing), COUNTS, SECONDS, SECONDS)
     ending = st.builds(wire.Ending, LINES, st.none() | LINES, st.none() | frame)
-    head = st.builds(
-        wire.GroupHead, name=st.text(), size=COUNTS, enqueued=COUNTS, completed=COUNTS,
-        op=st.text(), age_s=COUNTS.map(lambda n: (n % 10**9) / 100),
-    )  # fmt: skip
+    head = st.tuples(COUNTS, COUNTS).map(sorted).flatmap(lambda seq: st.builds(
+        wire.GroupHead, name=st.text(), size=COUNTS, enqueued=st.just(seq[1]),
+        completed=st.just(seq[0]), op=st.text(), age_s=COUNTS.map(lambda n: (n % 10**9) / 100),
+        inside=st.integers(0, seq[1]),
+    ))  # fmt: skip
     process = wire.Process(
         alive=draw(st.booleans()), state=maybe(st.text(max_size=1)), threads=maybe(COUNTS),
         rss_bytes=maybe(COUNTS), dead_age_s=maybe(SECONDS), interpreter_age_s=maybe(SECONDS),
@@ -122,7 +123,7 @@ def test_what_a_newer_worker_server_calls_a_stack_is_not_known_here():
 def test_a_flight_record_survives_the_wire():
     entry = wire.RingEntry(
         "tp", 3, "send", ((2, 3), ()), ((4,),), "float32", "SUM", 0, 1, 2, 3, "a.py:4",
-        0.000001, 0.5, "RuntimeError: x", is_async=True,
+        0.5, "RuntimeError: x", is_async=True, enter_age_s=0.000001,
     )  # fmt: skip
     bare = wire.RingEntry("tp", 4, "barrier", enter_age_s=1.0)
     record = wire.FlightRecord(WHO, True, {"tp": (0, 1)}, (entry, bare), 5, {"entries": []}, 0.25)
@@ -161,7 +162,7 @@ VALID = {
         (wire.GroupHead("tp", 2, 1, 1, "barrier", 0.0),),
     ),
     wire.parse_flight_record: wire.FlightRecord(
-        WHO, True, {"tp": (0,)}, (wire.RingEntry("tp", 1, "x", ((1,),)),), 0, None
+        WHO, True, {"tp": (0,)}, (wire.RingEntry("tp", 1, "x", ((1,),), enter_age_s=0.0),), 0, None
     ),
     wire.parse_registration: wire.Registration(WHO, "http://h:1", 1.0),
 }  # fmt: skip

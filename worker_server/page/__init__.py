@@ -2,5 +2,6 @@
 
 One file per rank process in the run directory, mapped by the rank (writer) and by its sidecar
 (reader). The kernel keeps it when the rank is killed, so the last word survives SIGKILL.
-Belongs here: the layout, the writer and the reader. Standard library only; no HTTP, no torch.
+Belongs here: the layout, the writer and the reader. The standard library and the wire
+only; no HTTP, no torch.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,7 +57,7 @@ class AsideReader(MappedPage):
 
         stamp, body = self._newest(load) or (0, ())
         if not stamp or min(body) < 0:  # a stray write of the rank's
-            return wire.Took()
+            return wire.Took(0)
         count, sum_ns, last_ns, nbytes, last_bytes = body
         return wire.Took(count, sum_ns * NS, last_ns * NS, nbytes, last_bytes)
 
@@ -94,8 +93,8 @@ class AsideReader(MappedPage):
 
         stamp, body = self._newest(load) or (0, ())
         found = zip(body[2::3], body[3::3], body[4::3], strict=True)
-        rows = [row for row in found if row[0] != layout.NONE]
-        return wire.Prints(body[0], body[1], tuple(rows)) if stamp and rows else None
+        rows = [(step, value, max(0, part)) for step, value, part in found if step != layout.NONE]
+        return wire.Prints(body[0], max(0, body[1]), tuple(rows)) if stamp and rows else None
 
     def waits(self, now_ns: int) -> tuple[str | None, float | None, float | None]:
         """`waits_in`, `waits_s` and `waited_s` of `wire.StepState`."""
@@ -124,7 +123,7 @@ class AsideReader(MappedPage):
         """Counters of the user's own."""
         names = self._names(layout.COUNTER_NAME_OFFSET, layout.W_COUNTERS, layout.MAX_COUNTERS)
         pairs = ((name, self._totals[n]) for n, name in enumerate(names))
-        return {name: total for name, total in pairs if math.isfinite(total)}
+        return {name: total for name, total in pairs if abs(total) <= wire.NUMBER_MAX}
 
     def source(self) -> str:
         """Who reports, as `wire.StepState.source` has it."""

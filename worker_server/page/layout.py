@@ -222,6 +222,7 @@ NOTE_CUT: Final = "\n... cut"
 TOTAL_BYTES: Final = NOTE_OFFSETS[NOTE_EXCEPTION] + 2 * NOTE_SLOT_BYTES[NOTE_EXCEPTION]
 
 
+_LARGEST: Final = 2**63 - 1
 _MAX_MEMBERS: Final = 1_000_000
 _MAX_SHAPES: Final = 100_000
 """More is a page that is spoiled: it must not take the reader's memory."""
@@ -266,12 +267,16 @@ def decode_members(text: str) -> tuple[int, ...]:
             span, _, stride = piece.partition(":")
             first, dash, last = span.partition("-")
             some = range(int(first), int(last if dash else first) + 1, int(stride or 1))
-            if len(some) + len(ranks) > _MAX_MEMBERS:
+            if len(some) + len(ranks) > _MAX_MEMBERS or not _in_bounds(*some[:1], *some[-1:]):
                 return ()
             ranks.extend(some)
     except (ValueError, OverflowError):
         return ()
     return tuple(ranks)
+
+
+def _in_bounds(*numbers: int) -> bool:
+    return all(0 <= number <= _LARGEST for number in numbers)
 
 
 def encode_shapes(sizes_in: list[tuple[int, ...]], sizes_out: list[tuple[int, ...]]) -> bytes:
@@ -315,7 +320,7 @@ def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
         dims, _, count = run.partition("*")
         shape = () if dims == "s" else tuple(int(dim) for dim in dims.split("."))
         times = int(count or 1)
-        if times + len(shapes) > _MAX_SHAPES:
+        if times + len(shapes) > _MAX_SHAPES or not _in_bounds(*shape):
             raise ValueError(f"{times} times {dims}")
         shapes.extend([shape] * times)
     return tuple(shapes)

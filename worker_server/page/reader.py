@@ -29,6 +29,12 @@ def _or_none(value: int) -> int | None:
     return None if value == layout.NONE else value
 
 
+def _bounded(loss: float) -> float | None:
+    """One that diverges is told as the greatest that the wire takes."""
+    bound = math.copysign(wire.NUMBER_MAX, loss)
+    return (loss if abs(loss) <= abs(bound) else bound) if math.isfinite(loss) else None
+
+
 class PageReader(AsideReader):
     """Reads one page file.
 
@@ -112,25 +118,25 @@ class PageReader(AsideReader):
         waits_in, waits_s, waited_s = self.waits(now_ns)
         return wire.StepState(
             step=step,
-            attempt=attempt,
-            progress=progress,
+            attempt=max(0, attempt),
+            progress=max(0, progress),
             phase=name,
             phase_age_s=max(0, now_ns - started) * NS,
-            commits=commits,
+            commits=max(0, commits),
             last_commit_age_s=(
                 None if last_commit == layout.NONE else max(0, now_ns - last_commit) * NS
             ),
             replica_id=wire.ReplicaId(self._string(replica)) if replica else None,
             quorum_id=_or_none(quorum),
-            participants=_or_none(participants),
+            participants=None if participants < 0 else participants,
             healing=bool(healing),
             errored=bool(errored),
-            loss=loss if loss_kind == layout.LOSS_FINITE and math.isfinite(loss) else None,
+            loss=_bounded(loss) if loss_kind == layout.LOSS_FINITE else None,
             loss_finite=loss_kind != layout.LOSS_NOT_FINITE,
             tokens=tokens,
             seconds=seconds,
             committed_step=_or_none(committed_step),
-            commit_failures=failures,
+            commit_failures=max(0, failures),
             held_s=self.held_s(),
             tags=self.tags(),
             counters=self.counters(),
@@ -215,12 +221,13 @@ class PageReader(AsideReader):
         for index in range(self._group_count()):
             name, _ = self._group(index)
             size, enqueued, completed, op, entered, left, inside, _ = self._head(index)
-            enqueued = max(enqueued, completed, 0)
+            completed = max(0, completed)
+            enqueued = max(enqueued, completed)
             since = entered if enqueued > completed else max(entered, left)
             heads.append(
                 wire.GroupHead(
                     name=name,
-                    size=size,
+                    size=max(0, size),
                     enqueued=enqueued,
                     completed=completed,
                     op=self._string(op),
@@ -282,7 +289,7 @@ class PageReader(AsideReader):
             offset = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
             last = self._words[offset // layout.WORD + _RING_TAIL_WORD]
             row = _RING_SLOT.unpack(self._copy(offset // layout.WORD, _RING_SLOT.size))
-            if last and self._words[offset // layout.WORD] == last:
+            if last > 0 and self._words[offset // layout.WORD] == last:
                 rows.append((last, row[1:-1]))
         rows.sort()
         dropped = max(0, rows[-1][0] - layout.RING_SLOTS) if rows else 0
@@ -296,7 +303,7 @@ class PageReader(AsideReader):
         sizes_in, sizes_out = layout.decode_shapes(text)
         return wire.RingEntry(
             group=self._group(group)[0],
-            seq=seq,
+            seq=max(0, seq),
             op=self._string(op),
             sizes_in=sizes_in,
             sizes_out=sizes_out,
@@ -305,7 +312,7 @@ class PageReader(AsideReader):
             root=_or_none(root),
             step=_or_none(step),
             attempt=_or_none(attempt),
-            nth=nth,
+            nth=max(0, nth),
             site=self._string(site) or None,
             enter_age_s=max(0, now_ns - entered) * NS,
             exit_age_s=max(0, now_ns - left) * NS if left else None,

@@ -191,7 +191,6 @@ def _add_looks(app: Flask, box: Box) -> None:
 
 def _add_services(app: Flask, box: Box, registry: CollectorRegistry) -> None:
     """For people, Prometheus and programs that read documents."""
-    described = document()
 
     @app.get("/")
     def help_page() -> Response:
@@ -211,7 +210,7 @@ def _add_services(app: Flask, box: Box, registry: CollectorRegistry) -> None:
 
     @app.get(wire.PATH_OPENAPI)
     def openapi() -> Response:
-        return in_json(described)
+        return in_json(document())
 
 
 def _add_eviction(app: Flask, box: Box, evictor: Evictor) -> None:

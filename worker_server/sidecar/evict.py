@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from worker_server import wire
 from worker_server.sidecar.hang import DEAF_S
 from worker_server.sidecar.process import RankProcess
+from worker_server.wire.messages import Count
 
 _KILL_WAIT_S = 5.0
 _FAMILY_WAIT_S = 1.0
@@ -29,11 +30,11 @@ class Started(Protocol):
 class Eviction:
     """What was sent, and whether the process is gone (it may sit in the kernel, state D)."""
 
-    signalled: tuple[str, ...]
+    signalled: tuple[Literal["SIGTERM", "SIGKILL"], ...]
     gone: bool
-    started_gone: int = 0
+    started_gone: Count = 0
     """Processes that the rank had started and that were ended with it."""
-    started_left: int = 0
+    started_left: Count = 0
     """Those that were sent SIGKILL and are not gone yet."""
 
 
@@ -45,7 +46,7 @@ def evict(rank: RankProcess, view: wire.Process, grace_s: float, started: Starte
     stacks are taken.
     """
     started.look()  # who dies takes its children's parent along
-    sent: list[str] = []
+    sent: list[Literal["SIGTERM", "SIGKILL"]] = []
     gone = not view.alive
     if not gone and _can_hear(view) and rank.send(signal.SIGTERM):
         sent.append("SIGTERM")

@@ -65,7 +65,7 @@ class Remains:
         text, age_s = note
         who, _, rest = text.partition("\n")
         summary, _, traceback = rest.partition("\n")
-        return summary, wire.Trace(traceback, age_s, f"uncaught in {who}")
+        return summary, wire.Trace(traceback, f"uncaught in {who}", age_s)
 
     def words(self, process: wire.Process) -> wire.LastWords:
         """The answer of `GET /v1/last_words`."""
@@ -175,7 +175,7 @@ def _file(path: Path, source: str) -> wire.Trace | None:
         return None
     text = blob[:_MAX_FILE].decode(errors="replace")
     cut = "\n... cut" if len(blob) > _MAX_FILE else ""
-    return wire.Trace(text + cut, max(0.0, time.time() - written_s), source)
+    return wire.Trace(text + cut, source, max(0.0, time.time() - written_s))
 
 
 def how_it_ended(

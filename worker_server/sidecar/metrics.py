@@ -182,7 +182,7 @@ def _time_metrics(times: Mapping[str, wire.Took], labels: tuple[str, ...]) -> It
         yield _counter(metric, text, labels, took.sum_bytes if took is not None else None)
     yield _counter(
         "heals", "states of another group taken over, to heal", labels,
-        times.get("apply", wire.Took()).done if times else None,
+        times.get("apply", wire.Took(0)).done if times else None,
     )  # fmt: skip
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from worker_server import wire
 from worker_server.sidecar.queries import MAX_CURSOR, MAX_PROFILE_S, MAX_SINCE
-from worker_server.sidecar.schemas import SCHEMAS, ref
+from worker_server.sidecar.schemas import ref, schemas
 
 _Json = dict[str, Any]
 
@@ -189,6 +190,7 @@ _PATHS: Final[_Json] = {
 }  # fmt: skip
 
 
+@cache
 def document() -> _Json:
     """The OpenAPI 3.1 document of a rank's WorkerServer."""
     return {
@@ -200,7 +202,7 @@ def document() -> _Json:
         },
         "paths": _PATHS,
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": schemas(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

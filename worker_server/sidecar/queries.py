@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 from flask import request
+from msgspec import UNSET, DecodeError, Meta, UnsetType, ValidationError
+from msgspec.json import decode
 
 from worker_server import wire
 from worker_server.sidecar.answers import RefusalError
@@ -99,6 +100,18 @@ def duration_s() -> float:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class EvictionOrder:
+    """Why, and how politely."""
+
+    reason: Annotated[str, Meta(pattern=r"\S")]
+    """Not empty."""
+    grace_s: Annotated[float, Meta(ge=0.0, le=MAX_GRACE_S)] = 2.0
+    """Between SIGTERM and SIGKILL."""
+    incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
+    """Refuse when another process bears the name by now."""
+
+
 def eviction(body: bytes, identity: wire.Identity) -> tuple[str, float]:
     """Reason and grace of `POST /v1/evict`.
 
@@ -106,24 +119,15 @@ def eviction(body: bytes, identity: wire.Identity) -> tuple[str, float]:
         RefusalError: 400, or 409 when another incarnation is meant.
     """
     try:
-        data: Any = json.loads(body)
-    except (ValueError, RecursionError) as exc:
+        order = decode(body, type=EvictionOrder)
+    except ValidationError as exc:
+        raise RefusalError(400, f"the body is no order to evict: {exc}") from exc
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RefusalError(400, f"the body is not JSON: {exc}") from exc
-    if not isinstance(data, dict):
-        raise RefusalError(400, "the body is not a JSON object")
-    reason, grace_s = data.get("reason"), data.get("grace_s", 2.0)
-    if not isinstance(reason, str) or not reason.strip():
-        raise RefusalError(400, "'reason' is not a text: say why the rank is evicted")
-    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float):
-        raise RefusalError(400, "'grace_s' is not a number")
-    if not 0 <= grace_s <= MAX_GRACE_S or not math.isfinite(grace_s):
-        raise RefusalError(400, f"'grace_s' is {grace_s!r:.40}, expected 0 to {MAX_GRACE_S:g}")
-    meant = data.get("incarnation", identity.incarnation)
-    if not isinstance(meant, str):
-        raise RefusalError(400, "'incarnation' is not a text")
-    if meant != identity.incarnation:
+    if order.incarnation not in (UNSET, identity.incarnation):
         # A port may be taken over between the accusation and the kill.
         raise RefusalError(
-            409, f"meant for incarnation {meant!r:.80}, this is {identity.incarnation!r}"
+            409,
+            f"meant for incarnation {order.incarnation!r:.80}, this is {identity.incarnation!r}",
         )
-    return " ".join(reason.split())[:_MAX_REASON], float(grace_s)
+    return " ".join(order.reason.split())[:_MAX_REASON], order.grace_s

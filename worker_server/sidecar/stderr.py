@@ -121,7 +121,7 @@ class StderrTail:
         if self._sharers:
             shared = f" (shared with {self._sharers} more process(es) when it was opened)"
         age_s = max(0.0, time.time() - facts.st_mtime)
-        return wire.Trace("".join(lines[-_LINES:]), age_s, f"{self._path}{shared}"), None
+        return wire.Trace("".join(lines[-_LINES:]), f"{self._path}{shared}", age_s), None
 
 
 def _kind(mode: int, path: str) -> str:

@@ -1,6 +1,7 @@
 """The wire between a WorkerServer and whoever reads it: paths, schema, types, parsing.
 
-Standard library only: the monitor imports this module and nothing else of `worker_server`.
+The monitor imports this module and nothing else of `worker_server`. What travels is described
+once, by the annotations in `messages`; reading it is msgspec's, which is all that is imported here.
 
 All durations are seconds and are *ages at the moment the answer was made*, measured on the
 rank's own host with the monotonic clock. No wall-clock time crosses the wire, so clocks of
@@ -17,6 +18,7 @@ from worker_server.wire.messages import (
     ACROSS,
     LINE_MAX_CHARS,
     LONG_PHASES,
+    NUMBER_MAX,
     PATH_ADMISSION,
     PATH_EVICT,
     PATH_FLIGHT_RECORDER,
@@ -89,6 +91,7 @@ __all__ = [
     "ACROSS",
     "LINE_MAX_CHARS",
     "LONG_PHASES",
+    "NUMBER_MAX",
     "PATH_ADMISSION",
     "PATH_EVICT",
     "PATH_FLIGHT_RECORDER",

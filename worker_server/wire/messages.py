@@ -1,4 +1,9 @@
-"""What travels: paths, names and frozen types. Standard library only."""
+"""What travels: paths, names and frozen types.
+
+The annotations carry the bounds, and are all that says what is right: what came over a network is
+held against them (`parse`), and the OpenAPI document is made of them and of the docstrings.
+A field without a default has to be there; what is None is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, NamedTuple, NewType
+from typing import Annotated, Any, Final, NamedTuple, NewType
+
+from msgspec import Meta, Struct
 
 SCHEMA: Final = 1
 
@@ -74,6 +81,17 @@ LINE_MAX_CHARS: Final = 300
 """Of an exception, a function or a file name: it becomes part of a sentence."""
 ACCELERATORS_MAX: Final = 1024
 """Of one rank."""
+_RANK_MAX_DIGITS: Final = 19
+NUMBER_MAX: Final = 1e100
+"""Of a number that is no time: its square is finite as well."""
+
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
+"""As many as 64 bits of nanoseconds hold. No bound lets NaN through."""
+Number = Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+Amount = Annotated[float, Meta(ge=0.0, le=NUMBER_MAX)]
+Shapes = tuple[tuple[Count, ...], ...]
 
 
 class WireError(ValueError):
@@ -92,9 +110,19 @@ def split_rank_name(name: str) -> tuple[GroupName, int]:
         WireError: `name` does not end in a dot and a number.
     """
     group, dot, rank = name.rpartition(".")
-    if not dot or not group or not rank.isdecimal():
+    if not dot or not group or not rank.isdecimal() or len(rank) > _RANK_MAX_DIGITS:
         raise WireError(f"not a rank name: {name!r} (expected GROUP.RANK, such as rg_0.1)")
     return GroupName(group), int(rank)
+
+
+def _line(text: str) -> str:
+    """A short text for a sentence: one line, without what would control a terminal."""
+    plain = "".join(char if char.isprintable() else " " for char in text[:LINE_MAX_CHARS])
+    return plain.strip() or "?"
+
+
+_PlaceKey = Annotated[str, Meta(max_length=PLACE_KEY_MAX_CHARS)]
+_PlaceValue = Annotated[str, Meta(max_length=PLACE_VALUE_MAX_CHARS)]
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -103,21 +131,30 @@ class Identity:
 
     job: str
     group: GroupName
-    group_rank: int
-    world_size: int
+    group_rank: Count
+    world_size: Count
     """Ranks in the replica group."""
     host: Host
     """Where the group runs, as its launcher names it: what quarantine speaks of."""
-    pid: int
+    pid: Whole
     incarnation: str
     """Differs between any two processes that ever bore this rank's name."""
-    place: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Where a scheduler put it, by `worker_server.place`; empty when none did, or none is told."""
-    accelerators: int | None = None
-    """How many it has, by `worker_server.accelerators`; None: not known."""
+    place: Annotated[Mapping[_PlaceKey, _PlaceValue], Meta(max_length=PLACE_KEYS_MAX)] = field(
+        default_factory=dict, hash=False
+    )
+    """Where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...; empty when
+    none did, or none is told."""
+    accelerators: Annotated[int, Meta(ge=0, le=ACCELERATORS_MAX)] | None = None
+    """How many this rank has; None: not known."""
     launched_as: GroupName | None = None
     """What its launcher calls the group, where its TorchFT Manager has another name for it: then
     `group` is the Manager's. None: they agree, or there is no Manager."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.group_rank < self.world_size:
+            raise WireError(f"group_rank {self.group_rank} is outside a world of {self.world_size}")
+        if not all(key.isprintable() and told.isprintable() for key, told in self.place.items()):
+            raise WireError("'place' is no plain text")
 
     @cached_property
     def rank(self) -> RankName:
@@ -129,9 +166,12 @@ class Identity:
 class Tracer:
     """A process that traces another: a debugger, strace, or a profiler that pauses it."""
 
-    pid: int
+    pid: Whole
     name: str
     """Of its executable, such as `gdb`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", _line(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +182,11 @@ class Frame:
     """With its class where that is known: `Deadlock.log_step`."""
     file: str
     """The last part of its path, such as `train.py`."""
-    line: int
+    line: Whole
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", _line(self.function))
+        object.__setattr__(self, "file", _line(self.file))
 
     def __str__(self) -> str:
         """`Deadlock.log_step (train.py:66)`."""
@@ -164,6 +208,11 @@ class Doing(StrEnum):
     EVALUATE = "evaluate"
     START = "start"  # imports modules, or downloads
 
+    @classmethod
+    def _missing_(cls, value: object) -> Doing | None:
+        """What a newer WorkerServer tells is not known here."""
+        return cls.UNKNOWN if isinstance(value, str) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:
@@ -172,11 +221,11 @@ class Witness:
     frame: Frame
     """The innermost frame of the user's code; the innermost of all where none is the user's."""
     doing: Doing
-    samples: int
+    samples: Count
     """Samples in a row that found the same frame at the same line."""
-    same_s: float
+    same_s: Seconds
     """From the first of them to the last."""
-    age_s: float
+    age_s: Seconds
     """Since the last."""
 
 
@@ -191,32 +240,37 @@ class Ending:
     frame: Frame | None = None
     """Where it was raised: the innermost frame of the user's code."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sentence", _line(self.sentence))
+        if self.exception is not None:
+            object.__setattr__(self, "exception", _line(self.exception))
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """The operating system's view of the rank process; needs no cooperation of the rank."""
 
     alive: bool
-    state: str | None
+    state: str | None = None
     """Letter of /proc/PID/stat: R, S, D, T (stopped), t (traced), Z; None once it is gone."""
-    threads: int | None = None
-    rss_bytes: int | None = None
-    dead_age_s: float | None = None
-    exit_code: int | None = None
+    threads: Count | None = None
+    rss_bytes: Count | None = None
+    dead_age_s: Seconds | None = None
+    exit_code: Whole | None = None
     """Of a dead process that ended by itself, where it could be known."""
     exit_signal: str | None = None
     """Name of the signal that ended it, such as SIGKILL, where it could be known."""
-    interpreter_age_s: float | None = None
+    interpreter_age_s: Seconds | None = None
     """Since the rank's interpreter last ran a Python thread; grows while the GIL is held. None also
     while it ends."""
     tracer: Tracer | None = None
     """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
     state reads, and is no fault of the process."""
-    cores: float | None = None
+    cores: Amount | None = None
     """That it used in the last 5 s, as the next two: all threads together."""
-    starved: float | None = None
+    starved: Amount | None = None
     """Share of the time in which a thread of it was ready to run and got no core."""
-    bytes_s: float | None = None
+    bytes_s: Amount | None = None
     """Bytes a second that it read and wrote by system calls."""
 
     @property
@@ -236,17 +290,17 @@ class Process:
 class Spoilt:
     """Numbers that were not finite: the latest spell of them, and how many there were."""
 
-    first_step: int
+    first_step: Whole
     """Step at which this spell began."""
     where: str
     """Where it was seen first: `local`, in the rank's own loss or gradient before any exchange;
     `group`, after an exchange within the replica group; `exchanged`, in what came back from the
     other groups. One that comes with a later step may stem from what others committed."""
-    age_s: float
+    age_s: Seconds
     """Since then."""
-    run: int
+    run: Count
     """Attempts in a row that were not finite, up to the last; 0: it is finite again."""
-    attempts: int
+    attempts: Count
     """Attempts that were not finite in the life of this process; only grows."""
 
 
@@ -254,11 +308,11 @@ class Spoilt:
 class Prints:
     """Fingerprints of the weights after a commit: equal weights have equal ones."""
 
-    lane: int
+    lane: Whole
     """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
-    lineage: int
+    lineage: Count
     """Counts how often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
-    rows: tuple[tuple[int, int, int], ...]
+    rows: tuple[tuple[Whole, Whole, Count], ...]
     """(committed step, value, which part of the weights), oldest first."""
 
 
@@ -269,68 +323,71 @@ class Took(NamedTuple):
     seconds are those in which any of them was at it.
     """
 
-    done: int = 0
+    done: Count
     """How often."""
-    sum_s: float = 0.0
-    last_s: float = 0.0
-    sum_bytes: int = 0
+    sum_s: Seconds = 0.0
+    last_s: Seconds = 0.0
+    sum_bytes: Count = 0
     """Of the tensors that were handed over; 0 where there are none or they cannot be counted."""
-    last_bytes: int = 0
+    last_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """What the rank reports of itself."""
+    """What the rank reports of itself. On the wire, flags with their usual value are left out."""
 
-    step: int
+    step: Whole
     """Step that the rank works on: TorchFT's step where there is a Manager."""
-    attempt: int
+    attempt: Count
     """Steps begun in the life of this process, retries included; only grows."""
-    progress: int
+    progress: Count
     """Phase changes in the life of this process; only grows. Unchanged means no progress."""
     phase: str
-    phase_age_s: float
-    commits: int
+    phase_age_s: Seconds
+    commits: Count
     """Steps committed in the life of this process."""
-    last_commit_age_s: float | None = None
+    last_commit_age_s: Seconds | None = None
     """None before the first commit of this process."""
     replica_id: ReplicaId | None = None
-    quorum_id: int | None = None
-    participants: int | None = None
+    quorum_id: Whole | None = None
+    participants: Count | None = None
     healing: bool = False
     errored: bool = False
-    loss: float | None = None
+    loss: Number | None = None
     """None when none was reported, or when it is not finite (see `loss_finite`)."""
     loss_finite: bool = True
-    tokens: int = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    tokens: Whole = 0
+    seconds: Mapping[str, Seconds] = field(default_factory=dict)
     """Seconds spent in each phase since the process started, finished phases only; only grows."""
-    committed_step: int | None = None
-    """Number of the last step that was committed; None before the first of this process."""
-    commit_failures: int = 0
+    committed_step: Whole | None = None
+    """Number of the last step that was committed; None before the first of this process. Left out
+    on the wire where it is the one to expect: `step` between two attempts (attempt == commits +
+    commit_failures), else the one before `step`."""
+    commit_failures: Count = 0
     """Attempts that ended without a commit in the life of this process; only grows."""
-    held_s: float | None = None
+    held_s: Seconds | None = None
     """Seconds of `seconds` that the rank was held inside of collectives though no phase said that
     it waits: FSDP's lie within forward and backward. Collectives that it has left; only grows.
     None: its WorkerServer does not tell."""
     tags: tuple[str, ...] = ()
     """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
-    counters: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, Number] = field(default_factory=dict)
     """Counters of the user's own, at most 16; only grow."""
     source: str = SOURCE_REPORTER
-    """Who reports the steps; see `SOURCE_REPORTER`."""
+    """Who reports the steps: `reporter`, `torchft`, a framework's callback ..."""
     spoilt: Spoilt | None = None
     """None: every number that was looked at was finite."""
     prints: Prints | None = None
     """None: none was taken (since the last heal)."""
     times: Mapping[str, Took] = field(default_factory=dict)
-    """What each of `TIMES` took in the life of this process; only those that were done."""
+    """What TorchFT's parts took in the life of this process, by name (staging, load, apply,
+    reconfigure); only those that were done."""
     waits_in: str | None = None
-    """What the rank's main thread waits in now, whatever its phase: `WAIT_QUORUM`, `WAIT_HEAL` or
-    `WAIT_COMMIT`. Collectives show in the heads. None: in none of them."""
-    waits_s: float | None = None
+    """What the rank's main thread waits in now, whatever its phase: `quorum`, `heal` or `commit`.
+    Collectives show in the heads. None: in none of them."""
+    waits_s: Seconds | None = None
     """For how long."""
-    waited_s: float | None = None
+    waited_s: Seconds | None = None
     """Seconds in the life of this process in which its main thread waited for others: inside of
     collectives, for works, quorums and commit votes; waits that are over. Only grows. None: its
     source of steps does not tell."""
@@ -364,15 +421,34 @@ class StepRow:
     """Seconds by phase that were added between the end of the former attempt and this end."""
 
 
+class StepCells(Struct, array_like=True):
+    """An attempt of a step that is over, as it travels: a thousand of them are read every second.
+
+    The seconds are by phase.
+    """
+
+    attempt: Count
+    step: Whole
+    committed: Annotated[int, Meta(ge=0, le=1)]
+    end_age_s: Seconds
+    duration_s: Seconds
+    seconds: Mapping[str, Seconds]
+
+    def row(self) -> StepRow:
+        """What it says."""
+        return StepRow(self.attempt, self.step, bool(self.committed), self.end_age_s,
+                       self.duration_s, self.seconds)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """The answer of `GET /v1/steps`."""
+    """Attempts of steps that are over: the answer of `GET /v1/steps`."""
 
     identity: Identity
     alive: bool
     rows: tuple[StepRow, ...]
     """Oldest first."""
-    dropped: int
+    dropped: Count = 0
     """Attempts after `since` that were overwritten before anybody asked."""
 
 
@@ -404,13 +480,49 @@ class GroupHead:
     """Since a recorder of torch's said so; None: the ring, now."""
 
 
+class HeadCells(Struct, array_like=True):
+    """Where a rank stands in one process group, as it travels."""
+
+    name: str
+    size: Count
+    enqueued: Count
+    """Sequence id of the last collective entered."""
+    unfinished: Count
+    """How many up to that one were not left."""
+    op: str
+    age_s: Seconds
+    inside: Count | None = None
+    """The collective that holds the rank's thread, where it is neither the last one entered nor,
+    with nothing unfinished, none."""
+    started: Count | None = None
+    """By a recorder of torch's: the last that the device has started."""
+    read_age_s: Seconds | None = None
+    """Since a recorder of torch's said so."""
+
+    def head(self) -> GroupHead:
+        """What it says.
+
+        Raises:
+            WireError: it contradicts itself.
+        """
+        inside = self.inside
+        if inside is None:
+            inside = self.enqueued if self.unfinished else 0
+        if max(inside, self.unfinished) > self.enqueued:
+            raise WireError(
+                f"heads: 'inside' {inside} or 'unfinished' {self.unfinished} of {self.enqueued}"
+            )
+        return GroupHead(self.name, self.size, self.enqueued, self.enqueued - self.unfinished,
+                         self.op, self.age_s, inside, self.started, self.read_age_s)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """The answer of `GET /v1/state`."""
+    """Where the rank stands: the answer of `GET /v1/state`."""
 
     identity: Identity
     process: Process
-    step: StepState | None
+    step: StepState | None = None
     """None when the rank attached and never reported a step."""
     heads: tuple[GroupHead, ...] = ()
     witness: Witness | None = None
@@ -427,33 +539,33 @@ class RingEntry:
     """One collective as the rank's own ring saw it."""
 
     group: str
-    seq: int
+    seq: Count
     op: str
     """Name in torch.distributed: all_reduce, all_gather, broadcast, send, barrier ..."""
-    sizes_in: tuple[tuple[int, ...], ...] = ()
-    sizes_out: tuple[tuple[int, ...], ...] = ()
+    sizes_in: Shapes = ()
+    sizes_out: Shapes = ()
     dtype: str | None = None
     reduce_op: str | None = None
-    root: int | None = None
+    root: Whole | None = None
     """Root of a rooted collective, or the peer of a point-to-point operation."""
-    step: int | None = None
-    attempt: int | None = None
-    nth: int | None = None
+    step: Whole | None = None
+    attempt: Whole | None = None
+    nth: Count | None = None
     """Position among the collectives of this group in this attempt of the step, from 0."""
     site: str | None = None
     """Call site in the user's code, `file.py:line`."""
-    enter_age_s: float = 0.0
-    exit_age_s: float | None = None
+    enter_age_s: Seconds = field(kw_only=True)
+    exit_age_s: Seconds | None = None
     """None while the rank is inside (or did not live to leave)."""
     error: str | None = None
     is_async: bool = False
     """Started with async_op=True: the rank is inside until the work's wait() returns, and an
     absent exit may also mean that wait() was never called."""
-    id: int | None = None
+    id: Count | None = None
     """Record id: counts up over all process groups of this process, from 1."""
-    torch_ids: tuple[int, ...] = ()
+    torch_ids: tuple[Whole, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
-    quorum: int | None = None
+    quorum: Whole | None = None
     """Id of the quorum for which TorchFT had configured the group; its sequence ids begin again
     with each."""
     recorder: str | None = None
@@ -465,9 +577,10 @@ class BackendRecord:
     """What one more of torch's flight recorders has; `only` as `torch_only`."""
 
     record: Mapping[str, Any] | None = None
-    age_s: float | None = None
+    age_s: Seconds | None = None
     error: str | None = None
-    only: tuple[int, ...] = ()
+    """Why it could not be read."""
+    only: tuple[Whole, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,24 +589,24 @@ class FlightRecord:
 
     identity: Identity
     alive: bool
-    members: Mapping[str, tuple[int, ...]]
+    members: Mapping[str, tuple[Count, ...]]
     """Process group -> group ranks of its members, as far as the rank knows."""
     ring: tuple[RingEntry, ...]
     """Oldest first."""
-    dropped: int
+    dropped: Count
     """Entries that the ring has overwritten."""
     torch: Mapping[str, Any] | None
     """Torch's own JSON record (`fr_trace_json`), untouched; None when it cannot be had."""
-    torch_age_s: float | None = None
+    torch_age_s: Seconds | None = None
     torch_error: str | None = None
-    torch_only: tuple[int, ...] = ()
+    torch_only: tuple[Whole, ...] = ()
     """`record_id`s of torch's record that no entry of the ring explains: what C++ did by itself
     (DDP's reducer), and what came before the attach."""
     cursor: str | None = None
-    """Give it back as `?since=` to get only what is newer."""
+    """RING.TORCH.MOMENT: give it back as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it cannot say."""
-    torch_last_age_s: float | None = None
+    torch_last_age_s: Seconds | None = None
     """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
     none, or nobody can tell because the clock was set since."""
     recorders: Mapping[str, BackendRecord] = field(default_factory=dict)
@@ -527,9 +640,9 @@ class Trace:
     """A text that the rank left, and how old it is."""
 
     text: str
-    age_s: float | None
     source: str
     """Where it was found: `faulthandler`, `sys.excepthook`, a path ..."""
+    age_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,10 +670,13 @@ class HostEntry:
     """One rank in the answer of `GET /v1/host`: its state, or why there is none."""
 
     rank: RankName
-    url: str | None
+    url: str | None = None
     """Of its own WorkerServer; None when it has none (any more)."""
     report: StateReport | None = None
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        split_rank_name(self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,6 +693,6 @@ class Registration:
 
     identity: Identity
     url: str
-    lease_s: float
-    age_s: float | None = None
+    lease_s: Seconds
+    age_s: Seconds | None = None
     """Since the rank attached: of two incarnations of one rank, the younger one lives."""

@@ -2,157 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import replace
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from worker_server.wire.messages import (
     SCHEMA,
-    SOURCE_REPORTER,
+    BackendRecord,
     FlightRecord,
     GroupHead,
     HostEntry,
     HostReport,
+    Identity,
     LastWords,
     Registration,
-    RingEntry,
     StateReport,
     StepLog,
     StepRow,
+    StepState,
     Took,
     expected_committed_step,
 )
 
 Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration
 
+_EXACT: Final = frozenset({str, int, bool})
+_BARE: Final = StepState(0, 0, 0, "", 0.0, 0)
+LEFT_OUT: Final[dict[type, tuple[str, ...]]] = {
+    Identity: ("place",),
+    StateReport: ("unhooked",),
+    StepState: ("healing", "errored", "loss_finite", "commit_failures", "tags", "counters",
+                "source", "times", "gradients_watched"),
+}  # fmt: skip
+"""What is left out where it is as usual, beside all that is None."""
+
 
 def to_json(value: Answer) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; what is None is left out.
 
-    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows
-    `[name, size, enqueued, unfinished, op, age_s]` (and `inside`, where it is neither the last one
-    entered nor, with nothing unfinished, none; by a recorder of torch's always, with `started` and
-    `read_age_s`), durations are cut to milliseconds (in
-    heads to ten of them, in `times` to microseconds), and flags that have their usual value are
-    left out, as is `committed_step` where it is the one to be expected. Other answers carry
-    microseconds.
+    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as `HeadCells`,
+    durations are cut to milliseconds (in heads to ten of them, in `times` to microseconds), and
+    flags that have their usual value are left out, as is `committed_step` where it is the one to
+    be expected. Other answers carry microseconds, and torch's records as they are.
     """
     match value:
         case StateReport():
-            return {"schema": SCHEMA, **_state_json(value)}
+            plain = _state(value)
         case StepLog():
-            return {"schema": SCHEMA, **_object(value, 6, but=("rows",)),
-                    "rows": [_step_row(row) for row in value.rows]}  # fmt: skip
+            plain = _plain(replace(value, rows=()))
+            plain["rows"] = [_step_row(row) for row in value.rows]
         case HostReport():
-            entries = [_host_entry(entry) for entry in value.entries]
-            return {"schema": SCHEMA, "host": value.host, "entries": entries}
+            plain = {"host": value.host, "entries": [_host_entry(one) for one in value.entries]}
         case FlightRecord():
-            plain = {"schema": SCHEMA, **_object(value, 6, but=("ring", "torch", "recorders"))}
-            plain["ring"] = [_entry(entry) for entry in value.ring]
+            plain = _plain(replace(value, ring=(), torch=None, recorders={}))
+            plain["ring"] = [_flat(entry) for entry in to_builtins(value.ring)]
             if value.torch is not None:
                 plain["torch"] = value.torch
-            plain["recorders"] = {
-                name: {**_object(one, 6, but=("record",)), "record": one.record}
-                for name, one in value.recorders.items()
-            }
-            return plain
+            plain["recorders"] = {name: _recorder(one) for name, one in value.recorders.items()}
         case _:
-            return {"schema": SCHEMA, **_object(value, 6)}
+            plain = _plain(value)
+    return {"schema": SCHEMA, **plain}
+
+
+def _plain(value: Any, digits: int = 6) -> dict[str, Any]:
+    plain: dict[str, Any] = _rounded(to_builtins(value), digits)
+    if "identity" in plain and not plain["identity"]["place"]:
+        del plain["identity"]["place"]
+    return plain
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: item if item.__class__ in _EXACT else _rounded(item, digits)
+            for key, item in value.items()
+            if item is not None
+        }
+    if isinstance(value, list | tuple):
+        return [item if item.__class__ in _EXACT else _rounded(item, digits) for item in value]
+    return round(value, digits) if isinstance(value, float) else value
 
 
 def _host_entry(entry: HostEntry) -> dict[str, Any]:
-    row = {"rank": entry.rank, "url": entry.url, "error": entry.error}
-    plain = {key: value for key, value in row.items() if value is not None}
-    return plain if entry.report is None else {**plain, "report": _state_json(entry.report)}
+    plain = _plain(replace(entry, report=None))
+    return plain if entry.report is None else {**plain, "report": _state(entry.report)}
 
 
-def _step_row(row: StepRow) -> list[Any]:
-    """Rows of a thousand steps are read every second: no keys but the phases'."""
-    return [row.attempt, row.step, int(row.committed), round(row.end_age_s, 6),
-            round(row.duration_s, 6), _plain(row.seconds, 6)]  # fmt: skip
+def _flat(entry: dict[str, Any]) -> dict[str, Any]:
+    """A thousand of them come at once: nothing in it is looked into but its floats."""
+    return {
+        key: round(item, 6) if item.__class__ is float else item
+        for key, item in entry.items()
+        if item is not None
+    }
 
 
-def _state_json(value: StateReport) -> dict[str, Any]:
-    plain = _object(value, 3, but=("heads",))
+def _recorder(record: BackendRecord) -> dict[str, Any]:
+    plain = _plain(replace(record, record=None))
+    return plain if record.record is None else {**plain, "record": record.record}
+
+
+def _state(value: StateReport) -> dict[str, Any]:
+    plain = _plain(value, 3)
     plain["heads"] = [_head_row(head) for head in value.heads]
     if not value.unhooked:
         del plain["unhooked"]
     if value.step is not None:
-        step = plain["step"]
-        for key, usual in _USUAL.items():
-            if step[key] == usual:
-                del step[key]
-        if value.step.committed_step == expected_committed_step(value.step):
-            step.pop("committed_step", None)
-        elif value.step.committed_step is None:  # said, else the expected one would be taken for it
-            step["committed_step"] = None
-        if value.step.times:
-            step["times"] = {name: _took_row(took) for name, took in value.step.times.items()}
-        if value.step.loss is not None:  # a small loss keeps its digits
-            step["loss"] = float(f"{value.step.loss:.6g}")
+        _shorten(plain["step"], value.step)
     return plain
+
+
+def _shorten(plain: dict[str, Any], step: StepState) -> None:
+    """What is as usual is left out of it, and what is small keeps its digits."""
+    for name in LEFT_OUT[StepState]:
+        if getattr(step, name) == getattr(_BARE, name):
+            del plain[name]
+    if step.committed_step == expected_committed_step(step):
+        plain.pop("committed_step", None)
+    elif step.committed_step is None:  # said, else the expected one would be taken for it
+        plain["committed_step"] = None
+    if step.times:
+        plain["times"] = {name: _took_row(took) for name, took in step.times.items()}
+    if step.loss is not None:
+        plain["loss"] = float(f"{step.loss:.6g}")
 
 
 def _took_row(took: Took) -> list[Any]:
     """In microseconds: a toy's state is staged within some; without bytes where there are none."""
-    row = [took.done, round(took.sum_s, 6), round(took.last_s, 6)]
-    return [*row, took.sum_bytes, took.last_bytes] if took.sum_bytes else row
+    return list(_rounded(took if took.sum_bytes else took[:3], 6))
 
 
-_SCALARS: Final = frozenset({str, int, bool, type(None)})
-_ENTRY_NAMES: Final = tuple(one.name for one in fields(RingEntry))
-_USUAL: Final = {
-    "healing": False,
-    "errored": False,
-    "loss_finite": True,
-    "commit_failures": 0,
-    "tags": [],
-    "counters": {},
-    "source": SOURCE_REPORTER,
-    "times": {},
-    "gradients_watched": False,
-}
-
-
-def _object(value: Any, digits: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a dataclass holds, without `but`. (`asdict` takes ten times as long: it copies deeply
-    whatever it meets.)
-    """
-    names = (one.name for one in fields(value) if one.name not in but)
-    pairs = ((name, getattr(value, name)) for name in names)
-    return {
-        name: _plain(item, digits)
-        for name, item in pairs
-        if item is not None and (item or name != "place")
-    }
-
-
-def _plain(value: Any, digits: int) -> Any:
-    if value.__class__ in _SCALARS:
-        return value
-    if isinstance(value, float):
-        return round(value, digits)
-    if isinstance(value, Mapping):
-        return {key: _plain(item, digits) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item, digits) for item in value]
-    return _object(value, digits) if is_dataclass(value) else value
-
-
-def _entry(entry: RingEntry) -> dict[str, Any]:
-    """A thousand of them come at once: nothing in it is looked into but its floats."""
-    plain = {}
-    for name in _ENTRY_NAMES:
-        value = getattr(entry, name)
-        if value is not None:
-            plain[name] = round(value, 6) if value.__class__ is float else value
-    return plain
+def _step_row(row: StepRow) -> list[Any]:
+    return [row.attempt, row.step, int(row.committed), round(row.end_age_s, 6),
+            round(row.duration_s, 6), _rounded(row.seconds, 6)]  # fmt: skip
 
 
 def _head_row(head: GroupHead) -> list[Any]:
     unfinished = head.enqueued - head.completed
     row = [head.name, head.size, head.enqueued, unfinished, head.op, round(head.age_s, 2)]
-    usual = head.enqueued if unfinished else 0
     if head.read_age_s is not None:
         return [*row, head.inside, head.started, round(head.read_age_s, 2)]
+    usual = head.enqueued if unfinished else 0
     return row if head.inside == usual else [*row, head.inside]

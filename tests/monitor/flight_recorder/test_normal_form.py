@@ -18,7 +18,7 @@ def ring(*entries: RingEntry) -> FlightRecord:
 def test_a_ring_keeps_site_and_place_and_knows_who_is_inside() -> None:
     done = RingEntry("intra", 1, "all_reduce", ((4, 5),), dtype="torch.float32", nth=0, attempt=3,
                      site="t.py:1", enter_age_s=3.0, exit_age_s=2.0)  # fmt: skip
-    inside = RingEntry("intra", 2, "broadcast", ((8,),), root=0, nth=1, attempt=3)
+    inside = RingEntry("intra", 2, "broadcast", ((8,),), root=0, nth=1, attempt=3, enter_age_s=0.0)
     record = from_ring(ring(done, inside))
     assert str(record.entries[0].signature) == "all_reduce of 20 float32"
     assert not record.entries[0].unfinished
@@ -29,22 +29,26 @@ def test_a_ring_keeps_site_and_place_and_knows_who_is_inside() -> None:
 
 
 def test_a_completed_entry_with_an_error_counts_as_unfinished() -> None:
-    failed = RingEntry("intra", 1, "barrier", exit_age_s=0.0, error="Connection reset")
+    failed = RingEntry(
+        "intra", 1, "barrier", enter_age_s=0.0, exit_age_s=0.0, error="Connection reset"
+    )
     assert from_ring(ring(failed)).entries[0].unfinished
 
 
 def test_point_to_point_operations_are_left_out() -> None:
-    assert not from_ring(ring(RingEntry("intra", 1, "send", root=1))).entries
+    assert not from_ring(ring(RingEntry("intra", 1, "send", root=1, enter_age_s=0.0))).entries
 
 
 def test_sequence_ids_that_start_again_drop_the_process_group_of_before() -> None:
-    record = from_ring(ring(RingEntry("intra", 7, "barrier"), RingEntry("intra", 1, "barrier")))
+    record = from_ring(
+        ring(*(RingEntry("intra", seq, "barrier", enter_age_s=0.0) for seq in (7, 1)))
+    )
     assert [entry.seq for entry in record.entries] == [1]
 
 
 def test_a_sequence_id_below_one_is_an_error() -> None:
     with pytest.raises(FlightRecordError, match=r"rg_0\.1: sequence 0 of 'intra'"):
-        from_ring(ring(RingEntry("intra", 0, "barrier")))
+        from_ring(ring(RingEntry("intra", 0, "barrier", enter_age_s=0.0)))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ HEADS = (
 REPORT = with_the_rest(StateReport(IDENTITY, PROCESS, STEP, HEADS))
 ENTRY = RingEntry(
     "intra", 12, "all_reduce", ((2, 3),), ((4,),), "float32", "sum", 1, 7, 9, 2, "train.py:4",
-    1 / 3, 1 / 9, "timeout", True, 99, (5, 6), 4,
+    1 / 9, "timeout", True, 99, (5, 6), 4, enter_age_s=1 / 3,
 )  # fmt: skip
 ENTRY = with_the_rest(ENTRY)
 RECORD = FlightRecord(

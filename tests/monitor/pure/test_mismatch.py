@@ -52,7 +52,13 @@ def across_groups(snapshot: Snapshot) -> Snapshot:
             record,
             ring=(
                 *record.ring,
-                RingEntry("torchft", 1, "all_reduce", ((10 + record.identity.group_rank,),)),
+                RingEntry(
+                    "torchft",
+                    1,
+                    "all_reduce",
+                    ((10 + record.identity.group_rank,),),
+                    enter_age_s=0.0,
+                ),
             ),
         )
         for rank, record in snapshot.records.items()

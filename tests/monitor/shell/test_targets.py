@@ -32,7 +32,7 @@ def registration(
 def named(
     group: str, launched_as: str | None = None, incarnation: str = "one", *, rank: int = 0, **more
 ):
-    who = identity(GroupName(group), rank, incarnation=incarnation)
+    who = identity(GroupName(group), rank, world_size=rank + 1, incarnation=incarnation)
     launched = None if launched_as is None else GroupName(launched_as)
     url = f"http://h:{1000 + sum(map(ord, incarnation))}"
     return Registration(replace(who, launched_as=launched), url, 15.0, **more)

@@ -1,0 +1,191 @@
+"""Every value of every message has a type and every number has bounds, found by walking the types.
+
+A field that the wire gets later is covered by itself: it is part of the example, and its bad
+values are derived from its annotation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+import pytest
+
+from worker_server import wire
+from worker_server.wire import messages
+
+PARSERS = {
+    wire.StateReport: wire.parse_state,
+    wire.StepLog: wire.parse_steps,
+    wire.FlightRecord: wire.parse_flight_record,
+    wire.LastWords: wire.parse_last_words,
+    wire.HostReport: wire.parse_host,
+    wire.Registration: wire.parse_registration,
+    wire.Identity: wire.parse_identity,
+}
+CELLS = {wire.GroupHead: messages.HeadCells, wire.StepRow: messages.StepCells}
+"""What travels as a row that is written in another way than the type."""
+CHOSEN = {"group_rank": 0, "url": "http://h:1", "rank": "rg_1.0"}
+HUGE = 10**400
+
+
+def parts(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def is_row(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple | msgspec.Struct)
+
+
+def plain(hint: Any) -> tuple[Any, Any, tuple[Any, ...], msgspec.Meta | None]:
+    """What a hint comes to: type, origin, arguments, bounds."""
+    bounds = None
+    while get_origin(hint) in (Annotated, Union, UnionType) or hasattr(hint, "__supertype__"):
+        for meta in getattr(hint, "__metadata__", ()):
+            bounds = meta
+        hint = getattr(hint, "__supertype__", None) or get_args(hint)[0]
+    hint = CELLS.get(hint, hint) if isinstance(hint, type) else hint
+    return hint, get_origin(hint), get_args(hint), bounds
+
+
+def example(hint: Any, name: str = "") -> Any:
+    """A value as it travels, with every key that there is."""
+    kind, origin, args, _ = plain(hint)
+    leaves = {int: 1, float: 1.5, bool: True, str: "x", Any: {}}
+    if name in CHOSEN or kind in leaves:
+        return CHOSEN.get(name, leaves.get(kind))
+    if origin is tuple:
+        return [example(one) for one in args if one is not ...]
+    if origin is Mapping:
+        return {"k": example(args[1])}
+    if issubclass(kind, Enum):
+        return list(kind)[-1].value
+    told = {key: example(part, key) for key, part in parts(kind).items()}
+    return list(told.values()) if is_row(kind) else told
+
+
+def leaves(hint: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """Where what stands: path, type and bounds of every value that is no container."""
+    kind, origin, args, bounds = plain(hint)
+    if origin is tuple:
+        for at, one in enumerate(one for one in args if one is not ...):
+            yield from leaves(one, (*path, at))
+    elif origin is Mapping:
+        yield from leaves(args[1], (*path, "k"))
+    elif kind in (int, float, bool, str, Any) or issubclass(kind, Enum):
+        yield path, kind, bounds
+    else:
+        for at, (key, part) in enumerate(parts(kind).items()):
+            yield from leaves(part, (*path, at if is_row(kind) else key))
+
+
+def answer_of(kind: type) -> Any:
+    return {"schema": wire.SCHEMA, **example(kind)}
+
+
+def bad(kind: Any, bounds: msgspec.Meta | None) -> list[Any]:
+    """What must not stand where this is meant."""
+    if kind is int:
+        return [bounds.le + 1, bounds.ge - 1, HUGE, -HUGE, 1.5, 1.0, math.nan, math.inf, True, "1"]
+    if kind is float:
+        below = bounds.ge - 1e-9 if bounds.ge == 0 else bounds.ge * 1.01
+        return [below, bounds.le * 1.01, 1e308, -1e308, HUGE, -HUGE, math.nan, math.inf, -math.inf,
+                True, "1", [1.0]]  # fmt: skip
+    if kind is bool:
+        return [1, 0, "true", math.nan]
+    return [1, True, HUGE, math.nan, ["x"]]
+
+
+CASES = [
+    pytest.param(kind, path, leaf, bounds, id=f"{kind.__name__}-{'.'.join(map(str, path))}")
+    for kind in PARSERS
+    for path, leaf, bounds in leaves(kind)
+    if leaf is not Any
+]
+
+
+@pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)
+def test_an_example_with_every_key_is_read(kind):
+    answer = json.loads(json.dumps(answer_of(kind)))
+    assert isinstance(PARSERS[kind](answer), kind)
+
+
+@pytest.mark.parametrize(("kind", "path", "leaf", "bounds"), CASES)
+def test_a_value_out_of_its_type_or_bounds_costs_that_answer_and_names_its_place(
+    kind, path, leaf, bounds
+):
+    named = [key for key in path if isinstance(key, str) and key != "k"]
+    for value in bad(leaf, bounds):
+        answer = deepcopy(answer_of(kind))
+        place = answer
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        with pytest.raises(wire.WireError) as refused:
+            PARSERS[kind](json.loads(json.dumps(answer)))
+        said = str(refused.value)
+        assert "\n" not in said
+        assert not named or any(key in said for key in named), said
+
+
+@pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)
+def test_null_is_as_good_as_absent(kind):
+    """For every key: both are read alike, or both refused."""
+
+    def read(answer):
+        try:
+            return PARSERS[kind](answer)
+        except wire.WireError:
+            return wire.WireError
+
+    whole = answer_of(kind)
+    ends = ((leaf, end) for leaf, _, _ in leaves(kind) for end in range(1, len(leaf) + 1))
+    for path in {leaf[:end] for leaf, end in ends}:
+        if isinstance(path[-1], int) or path[-1] in ("k", "committed_step"):
+            continue
+        read_as = []
+        for change in ("null", "absent"):
+            answer = deepcopy(whole)
+            place = answer
+            for key in path[:-1]:
+                place = place[key]
+            place.pop(path[-1])
+            if change == "null":
+                place[path[-1]] = None
+            read_as.append(read(answer))
+        assert read_as[0] == read_as[1], path
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        pytest.param(wire.StateReport, ("heads", 0), id="a head"),
+        pytest.param(wire.StateReport, ("step", "times", "k"), id="a time"),
+        pytest.param(wire.StateReport, ("step", "prints", "rows", 0), id="a fingerprint"),
+        pytest.param(wire.StepLog, ("rows", 0), id="a step"),
+    ],
+)
+def test_a_row_that_a_newer_side_made_longer_is_read_as_far_as_it_is_known(kind, path):
+    answer = answer_of(kind)
+    known = PARSERS[kind](answer)
+    row = answer
+    for key in path:
+        row = row[key]
+    row += [{"new": 1}, None]
+    assert PARSERS[kind](answer) == known
+
+
+def test_every_number_of_the_wire_is_bounded():
+    for kind in PARSERS:
+        for path, leaf, bounds in leaves(kind):
+            if leaf in (int, float):
+                assert bounds is not None, path
+                assert bounds.le <= (2**63 - 1 if leaf is int else 1e100), path
+                assert bounds.ge >= (-(2**63) if leaf is int else -1e100), path
