@@ -97,6 +97,7 @@ STEP = with_the_rest(STEP)
 HEADS = (
     GroupHead("intra", 2, 12, 10, "all_reduce", 1 / 3, inside=11),
     GroupHead("torchft:0", 4, 3, 3, "barrier", 0.25),
+    GroupHead("nccl:default_pg", 2, 7, 5, "barrier", 0.5, inside=6, started=6, read_age_s=1 / 7),
 )
 REPORT = with_the_rest(StateReport(IDENTITY, PROCESS, STEP, HEADS))
 ENTRY = RingEntry(
@@ -113,7 +114,7 @@ RECORD = with_the_rest(RECORD)
 
 @pytest.mark.parametrize(
     "value",
-    [IDENTITY, PROCESS, STEP, HEADS[0], REPORT, ENTRY, RECORD],
+    [IDENTITY, PROCESS, STEP, HEADS[2], REPORT, ENTRY, RECORD],
     ids=lambda v: type(v).__name__,
 )
 def test_the_examples_have_a_value_of_their_own_in_every_field(value: Any) -> None:
@@ -155,7 +156,15 @@ def test_the_order_of_phases_is_kept_for_sums_depend_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "heads", [(), HEADS[:1], HEADS[::-1], (HEADS[0], replace(HEADS[1], enqueued=4, age_s=9.0))]
+    "heads",
+    [
+        (),
+        HEADS[:1],
+        HEADS[::-1],
+        (HEADS[0], replace(HEADS[1], enqueued=4, age_s=9.0)),
+        (*HEADS[:2], replace(HEADS[2], started=7, read_age_s=0.1)),
+        (HEADS[0], replace(HEADS[2], name=HEADS[1].name, size=4), HEADS[1]),
+    ],
 )
 def test_heads_come_and_go(heads: tuple[GroupHead, ...]) -> None:
     delta, image = ReportDelta(), ReportImage()
