@@ -95,8 +95,7 @@ def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:
     if name.startswith("<") and name != "<module>":
         outer = (_told(c.function) for c in calls[index + 1 :] if c.path == call.path)
         name = next((known for known in outer if not known.startswith("<")), name)
-    file = call.path.rpartition("/")[2]
-    return wire.Frame(name[: wire.LINE_MAX_CHARS], file[: wire.LINE_MAX_CHARS], call.line)
+    return wire.Frame(name, call.path.rpartition("/")[2], call.line)
 
 
 def _told(function: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from msgspec import to_builtins
@@ -17,6 +17,7 @@ from worker_server.wire.messages import (
     Identity,
     LastWords,
     Registration,
+    RingEntry,
     StateReport,
     StepLog,
     StepRow,
@@ -27,6 +28,7 @@ from worker_server.wire.messages import (
 
 Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration
 
+_ENTRY_KEYS: Final = tuple(one.name for one in fields(RingEntry))
 _EXACT: Final = frozenset({str, int, bool})
 _BARE: Final = StepState(0, 0, 0, "", 0.0, 0)
 LEFT_OUT: Final[dict[type, tuple[str, ...]]] = {
@@ -56,7 +58,7 @@ def to_json(value: Answer) -> dict[str, Any]:
             plain = {"host": value.host, "entries": [_host_entry(one) for one in value.entries]}
         case FlightRecord():
             plain = _plain(replace(value, ring=(), torch=None, recorders={}))
-            plain["ring"] = [_flat(entry) for entry in to_builtins(value.ring)]
+            plain["ring"] = [_entry(entry) for entry in value.ring]
             if value.torch is not None:
                 plain["torch"] = value.torch
             plain["recorders"] = {name: _recorder(one) for name, one in value.recorders.items()}
@@ -89,12 +91,12 @@ def _host_entry(entry: HostEntry) -> dict[str, Any]:
     return plain if entry.report is None else {**plain, "report": _state(entry.report)}
 
 
-def _flat(entry: dict[str, Any]) -> dict[str, Any]:
+def _entry(entry: RingEntry) -> dict[str, Any]:
     """A thousand of them come at once: nothing in it is looked into but its floats."""
     return {
         key: round(item, 6) if item.__class__ is float else item
-        for key, item in entry.items()
-        if item is not None
+        for key in _ENTRY_KEYS
+        if (item := getattr(entry, key)) is not None
     }
 
 
