@@ -30,9 +30,9 @@ it: a group that has restarted meanwhile is never hit. Rungs are alike (`rungs`)
 has its deadline and its recorded result, and one that crashes has failed, no more.
 """
 
-from monitor.evictors.gate_metrics import GateCollector
+from monitor.evictors.gate_metrics import gate_families
 from monitor.evictors.gatekeeper import Gatekeeper
 from monitor.evictors.order import Accused, Order, Patience
 from monitor.evictors.worker import Evictors
 
-__all__ = ["Accused", "Evictors", "GateCollector", "Gatekeeper", "Order", "Patience"]
+__all__ = ["Accused", "Evictors", "Gatekeeper", "Order", "Patience", "gate_families"]

@@ -13,13 +13,6 @@ Not here: when something is counted, and the gate's own page (`gate.metrics`).
 from monitor.metrics.instruments import Instruments
 from monitor.metrics.page import ViewCollector
 from monitor.metrics.scene import Bounds
-from monitor.metrics.upkeep import JournalCollector, LeaseCollector, UpkeepCollector
+from monitor.metrics.upkeep import Live
 
-__all__ = [
-    "Bounds",
-    "Instruments",
-    "JournalCollector",
-    "LeaseCollector",
-    "UpkeepCollector",
-    "ViewCollector",
-]
+__all__ = ["Bounds", "Instruments", "Live", "ViewCollector"]

@@ -65,65 +65,44 @@ DEFINITIONS: Final = (
 )  # fmt: skip
 
 
-class JournalCollector(Collector):
+class Live(Collector):
+    """What a function reads when Prometheus asks."""
+
+    def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        return self._read()
+
+
+def journal(stats: Stats) -> Iterator[Metric]:
     """What the journal wrote and lost."""
-
-    def __init__(self, stats: Callable[[], Stats]) -> None:
-        self._stats = stats
-
-    def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
-        stats = self._stats()
-        yield JOURNAL_TICKS.value(stats.ticks)
-        yield JOURNAL_LOST.value(stats.lost)
-        yield JOURNAL_BYTES.value(stats.bytes)
-        yield JOURNAL_FAILING.value(stats.problem is not None)
+    yield JOURNAL_TICKS.value(stats.ticks)
+    yield JOURNAL_LOST.value(stats.lost)
+    yield JOURNAL_BYTES.value(stats.bytes)
+    yield JOURNAL_FAILING.value(stats.problem is not None)
 
 
-class LeaseCollector(Collector):
+def lease(seen: Standing) -> Iterator[Metric]:
     """Whether this monitor acts."""
-
-    def __init__(self, standing: Callable[[], Standing]) -> None:
-        self._standing = standing
-
-    def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
-        seen = self._standing()
-        yield ACTIVE.value(seen.active)
-        yield EPOCH.value(seen.epoch)
-        yield LEASE_FAILING.value(seen.problem is not None)
+    yield ACTIVE.value(seen.active)
+    yield EPOCH.value(seen.epoch)
+    yield LEASE_FAILING.value(seen.problem is not None)
 
 
-class UpkeepCollector(Collector):
-    """How much waits, and how large the store is; no more than a stat touches the disk.
+def waiting(queues: Mapping[str, Callable[[], int]], store: Path | None) -> Iterator[Metric]:
+    """How much waits by queue, and how large the SQLite file is (None: it is PostgreSQL).
 
-    Args:
-        queues: by name, how long each is.
-        store: the SQLite file; None: it is PostgreSQL.
+    No more than a stat touches the disk.
     """
-
-    def __init__(self, queues: Mapping[str, Callable[[], int]], store: Path | None) -> None:
-        self._queues = queues
-        self._store = store
-
-    def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
-        lengths = [((name,), float(length())) for name, length in sorted(self._queues.items())]
-        yield QUEUE_LENGTH.rows(lengths)
-        if self._store is not None:
-            yield STORE_BYTES.value(sum(_size(self._store, end) for end in ("", "-wal", "-shm")))
+    yield QUEUE_LENGTH.rows([((name,), float(size())) for name, size in sorted(queues.items())])
+    if store is not None:
+        yield STORE_BYTES.value(sum(_size(store, end) for end in ("", "-wal", "-shm")))
 
 
 def _size(path: Path, end: str) -> int:

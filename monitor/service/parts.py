@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from monitor.audit.logfile import LogFile
 from monitor.clock import SteadyClock
-from monitor.evictors import Evictors, GateCollector, Gatekeeper
+from monitor.evictors import Evictors, Gatekeeper, gate_families
 from monitor.evidence import Evidence, Shelf, keep_of
 from monitor.fetch import Fetcher, trust
 from monitor.gate.client import Gate
@@ -15,7 +15,7 @@ from monitor.keeper import Parts
 from monitor.keeper.auditor import Auditor
 from monitor.lease import Lease
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments
+from monitor.metrics import Instruments, Live
 from monitor.pausing import PauseSwitch
 from monitor.pipeline import Pipeline
 from monitor.poller import Poller
@@ -89,7 +89,7 @@ class PartsMaker:
         if gatekeeper is not None:
             gatekeeper.start(evictors.progress, remembered.evictions)
             self._stack.callback(gatekeeper.close)
-            self._instruments.registry.register(GateCollector(gatekeeper))
+            self._instruments.registry.register(Live(lambda: gate_families(gatekeeper)))
         evidence = self._evidence()
         pipeline = Pipeline(options.config, policy=self.rules.current.policy)
         return Parts(

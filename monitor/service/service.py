@@ -14,7 +14,7 @@ from monitor.app import Desk, ServeError, Server, create_app, is_loopback, parse
 from monitor.fetch import CaError, Fetcher
 from monitor.keeper import Keeper, Parts
 from monitor.lease import Lease, LeaseTable, Standing, me
-from monitor.metrics import JournalCollector, LeaseCollector, UpkeepCollector, ViewCollector
+from monitor.metrics import Live, ViewCollector, upkeep
 from monitor.policy.reading import PolicyError
 from monitor.reports.incident_evidence import Stacks
 from monitor.schedulers.kube_api import KubeUnusableError
@@ -125,8 +125,8 @@ class Service:
     def _collect(self, parts: Parts, server: Server) -> None:
         """Let Prometheus see what is read when it asks."""
         keeper, store, made = self.keeper, parts.store, parts.instruments.registry
-        made.register(JournalCollector(lambda: keeper.journal_stats))
-        made.register(LeaseCollector(self._lease.standing))
+        made.register(Live(lambda: upkeep.journal(keeper.journal_stats)))
+        made.register(Live(lambda: upkeep.lease(self._lease.standing())))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
         made.register(
@@ -141,7 +141,7 @@ class Service:
         if parts.auditor is not None and self._options.audit_log is not None:
             auditor = parts.auditor
             queues["audit_log"] = lambda: auditor.lines_waiting
-        made.register(UpkeepCollector(queues, store.place.path))
+        made.register(Live(lambda: upkeep.waiting(queues, store.place.path)))
 
     def _desk(self, parts: Parts, fetcher: Fetcher) -> Desk:
         keeper = self.keeper

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.clock import SteadyClock
-from monitor.evictors import GateCollector, Gatekeeper
+from monitor.evictors import Gatekeeper, gate_families
 from monitor.fetch import Fetcher
 from monitor.gate.client import Gate
+from monitor.metrics import Live
 from monitor.names import GroupName, Host, IncidentId, ReplicaId
 from monitor.quarantine import Quarantine
 from monitor.snapshot import EvictionProgress, Rung, RungOutcome
@@ -128,7 +129,7 @@ def test_a_gate_that_does_not_take_its_list_is_a_trouble(
     assert (bench.keeper.trouble() or "").startswith("the gate does not take its list: ")
     assert bench.keeper.refusing_for_s(ID) is None
     metrics = CollectorRegistry()
-    metrics.register(GateCollector(bench.keeper))
+    metrics.register(Live(lambda: gate_families(bench.keeper)))
     text = generate_latest(metrics).decode()
     assert "lightkeeper_gate_untaught 1.0" in text
     if how == "token":

@@ -21,7 +21,7 @@ from monitor.journal.shelf import Limits, Shelf
 from monitor.journal.writer import Journal
 from monitor.keeper import Keeper, Parts
 from monitor.lighthouse import Lighthouse
-from monitor.metrics import Instruments, JournalCollector
+from monitor.metrics import Instruments, Live, upkeep
 from monitor.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.pipeline import TickResult
 from monitor.policy import Evict, Guard, Hold
@@ -521,7 +521,7 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     journal = Journal(shelf, Head(KeeperConfig(), "1"), dict)
     bench.with_parts(journal=journal)
     bench.registry.register(fleet.add().registration())
-    bench.instruments.registry.register(JournalCollector(lambda: journal.stats))
+    bench.instruments.registry.register(Live(lambda: upkeep.journal(journal.stats)))
     wait_until(lambda: journal.stats.problem, 5, "the folder cannot be made")
     bench.keeper.tick()
     bench.keeper.tick()

@@ -126,9 +126,12 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
     training.hung.add("rg_1")
     wait_until(lambda: [i for i in incidents(active) if i["eviction"]], 20, "it is evicted")
     wait_until(
-        lambda: [i["decisions"][-1]["state"] for i in incidents(active)] == ["confirmed"],
-        10, "confirmed",
-    )  # fmt: skip
+        lambda: (
+            [d["state"] for i in incidents(active) for d in i["decisions"][-1:]] == ["confirmed"]
+        ),
+        10,
+        "confirmed",
+    )
     assert lighthouse.kills == ["rg_1:u1"]
     wait_until(lambda: shown(standby) == shown(active), 10, "the standby shows the same")
     assert "lightkeeper_evictions_total{" not in standby.call("GET", "/metrics").text

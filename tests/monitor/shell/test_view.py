@@ -39,7 +39,8 @@ LIGHT = LighthouseView(
 
 
 def seen(group: str, number: int = 0, *, replica_id: str | None = None, step: int = 10, **who):
-    rank = FakeRank(identity(group, number, world_size=2, **who), replica_id=replica_id, step=step)
+    who = {"world_size": max(2, number + 1), **who}
+    rank = FakeRank(identity(group, number, **who), replica_id=replica_id, step=step)
     return Observation(rank.identity, "http://h:1", rank.report(), 0.01)
 
 
