@@ -15,7 +15,7 @@ from msgspec.json import schema_components
 from worker_server import wire
 from worker_server.sidecar import evict, queries
 from worker_server.wire import messages
-from worker_server.wire.write import LEFT_OUT
+from worker_server.wire.codec import LEFT_OUT
 
 Schema = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """The wire between a WorkerServer and whoever reads it: paths, schema, types, parsing.
 
-The monitor imports this module and nothing else of `worker_server`. What travels is described
-once, by the annotations in `messages`; reading it is msgspec's, which is all that is imported here.
+Of `worker_server` the monitor imports this and `http_server`, and nothing else. What travels is
+described once, by the annotations in `messages`; `codec` reads and writes it, by msgspec.
 
 All durations are seconds and are *ages at the moment the answer was made*, measured on the
 rank's own host with the monotonic clock. No wall-clock time crosses the wire, so clocks of
@@ -13,6 +13,17 @@ Unknown keys are ignored (a newer sidecar may say more); a missing or ill-typed 
 
 from __future__ import annotations
 
+from worker_server.wire.codec import (
+    Answer,
+    parse_flight_record,
+    parse_host,
+    parse_identity,
+    parse_last_words,
+    parse_registration,
+    parse_state,
+    parse_steps,
+    to_json,
+)
 from worker_server.wire.messages import (
     ACCELERATORS_MAX,
     ACROSS,
@@ -75,16 +86,6 @@ from worker_server.wire.messages import (
     rank_name,
     split_rank_name,
 )
-from worker_server.wire.parse import (
-    parse_flight_record,
-    parse_host,
-    parse_identity,
-    parse_last_words,
-    parse_registration,
-    parse_state,
-    parse_steps,
-)
-from worker_server.wire.write import Answer, to_json
 
 __all__ = [
     "ACCELERATORS_MAX",
