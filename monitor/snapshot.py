@@ -23,6 +23,7 @@ class Failure(StrEnum):
     UNRESOLVED = "unresolved"  # no such host
     HTTP = "http"  # answered with a status other than 200
     GARBAGE = "garbage"  # answered something that is not our schema
+    UNASKED = "unasked"  # the sweep was over before its turn; it is among the next one's first
     STRANGER = "stranger"  # answered in our schema, as another rank than the one registered
 
 

@@ -108,8 +108,9 @@ class Keeper:
         snapshot = None
         with self._bulkheads.part("sweep"):
             snapshot = self._observing.look(
-                self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past
-            )
+                self._tick, began_s, lateness_s, wanted=self._wanted, past=self._past,
+                watched=self._result.watches,
+            )  # fmt: skip
         self.idle.clear()
         if snapshot is not None:
             result = self._decide(snapshot)

@@ -61,6 +61,7 @@ class Observing:
         *,
         wanted: Sequence[RankName],
         past: Sequence[RankName],
+        watched: Sequence[RankName] = (),
     ) -> Snapshot:
         """Everything that is seen now.
 
@@ -70,6 +71,7 @@ class Observing:
             lateness_s: how much later than planned.
             wanted: whose flight records are read as well.
             past: whose past steps are.
+            watched: who is asked itself.
         """
         parts = self._parts
         page = None if parts.lighthouse is None else parts.lighthouse.begin_look(self._deadline_s)
@@ -79,6 +81,7 @@ class Observing:
             wanted=wanted,
             unidentified=parts.registry.unidentified(),
             past=past,
+            watched=watched,
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:

@@ -40,6 +40,7 @@ _GRAPH: Final = "waits"
 _SECOND_LOOK_S: Final = 0.3
 """After a hang was first seen. Ranks that one sweep asked before and after a step are not told
 apart once more so much later; until the schedule's next tick nobody trains."""
+_WATCHED: Final = 64
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
 """What an eviction explains of those processes alone that it has put out."""
@@ -145,6 +146,7 @@ class Pipeline:
             decisions=decisions,
             wants_records=wanted or (),
             wants_steps=self._history.wanted_steps(),
+            watches=() if graph is None else graph.suspects[:_WATCHED],
             look_again_s=snapshot.now_s + self._look_again_s(graph, changed),
             rank_health=rank_health(
                 self._history, graph, self._tracker.open(), self._tracker.blamed(self._history)

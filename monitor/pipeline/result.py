@@ -45,6 +45,8 @@ class TickResult:
     """Ranks whose flight records the next tick should carry."""
     wants_steps: tuple[RankName, ...] = ()
     """Ranks whose past steps (`/v1/steps`) the next tick should carry."""
+    watches: tuple[RankName, ...] = ()
+    """Ranks that the next tick should ask themselves, whoever tells of their hosts."""
     look_again_s: float = math.inf
     """The moment at which a tick settles something, should it come before the schedule's next."""
     rank_health: Mapping[RankName, RankHealth] = field(default_factory=dict)

@@ -84,9 +84,17 @@ def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, 
     ):
         seen.write(files.seen, report, time.monotonic() - 60.0)
     told = [entry.report for entry in host.entries()]
-    assert 60.0 < told[0].witness.age_s - 1.0 < 600.0
+    assert 60.0 <= told[0].witness.age_s - 1.0 < 600.0
     assert (told[0].witness.frame, told[0].ending) == (frame, None)
     assert (told[1].witness, told[1].ending) == (None, ending)
+    heads = (wire.GroupHead("nccl:default_pg", 2, 7, 6, "", 1.0, 7, started=7, read_age_s=0.5),)
+    report = wire.StateReport(PageReader(alive.page).identity, PROCESS, None, heads)
+    assert seen.write(alive.seen, report, time.monotonic() - 5.0)
+    (head,) = host.entries()[0].report.heads
+    assert (head.name, head.inside, head.started) == ("nccl:default_pg", 7, 7)
+    assert (5.5 <= head.read_age_s < 65.0, 6.0 <= head.age_s < 65.0) == (True, True)
+    assert seen.write(alive.seen, report, time.monotonic() - 31.0)
+    assert host.entries()[0].report.heads == ()  # they may be of another hour
     alive.seen.write_text('{"report": {"schema": 1}}')
     dead.seen.write_text("half")
     assert all(entry.report.witness is entry.report.ending is None for entry in host.entries())

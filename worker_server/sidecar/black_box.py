@@ -112,10 +112,8 @@ class BlackBox:
 
     def _share(self) -> None:
         """Let the neighbours know what no page holds."""
-        report = self.state()
-        self._shares = report.witness is not None or report.ending is not None
         with contextlib.suppress(OSError):  # no room: they know less
-            seen.write(self._seen, report, time.monotonic())
+            self._shares = seen.write(self._seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: attempts after `since` that are over."""
@@ -221,7 +219,8 @@ class BlackBox:
         step, heads = self._stand()
         due = self._hangs.due(process, step, heads, time.monotonic())
         mark = mark_of(step, heads)
-        if self._shares and self._witness.told(mark, 0.0) is None:
+        recorded = any(head.read_age_s is not None for head in heads)
+        if recorded or (self._shares and self._witness.told(mark, 0.0) is None):
             self._share()
         if not due or self.closed:
             return

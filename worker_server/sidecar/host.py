@@ -60,7 +60,7 @@ class _Neighbour:
         beat_age_s = self._page.beat_age_s(now_ns)
         process = wire.Process(alive=False, state=None)
         if self._process is not None:
-            process = self._process.look(beat_age_s)
+            process = self._process.look(None if self._page.leaving else beat_age_s)
         elif run_dir.is_elsewhere(self._files.read_endpoint() or {}):
             if beat_age_s > _BEATS_S:
                 raise LookupError(
