@@ -1,0 +1,196 @@
+"""N ranks on H hosts in one process: what their WorkerServers would say at this moment.
+
+A job of replica groups that step together; a rank that hangs keeps all others waiting from its next
+collective on, as under TorchFT. Hosts may be silent, slow, gone, or answer garbage. Every host has
+a port of its own on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from worker_server import wire
+
+STEP_S: Final = 1.0
+_COMPUTES: Final = 0.8
+"""Of a step; the rest is communication."""
+
+
+@dataclass
+class Host:
+    """One host: its ranks, and how it answers."""
+
+    name: str
+    ranks: list[Rank] = field(default_factory=list)
+    port: int = 0
+    behaves: str = "well"
+    """well, silent, slow (drips), garbage, gone."""
+
+
+@dataclass
+class Rank:
+    """One rank."""
+
+    group: str
+    number: int
+    size: int
+    host: Host
+    hangs_s: float | None = None
+    """Monotonic moment from which on it computes for ever."""
+
+    @property
+    def name(self) -> str:
+        """GROUP.RANK."""
+        return f"{self.group}.{self.number}"
+
+    @property
+    def url(self) -> str:
+        """Of its WorkerServer."""
+        return f"http://127.0.0.1:{self.host.port}/{self.name}"
+
+
+class Fleet:
+    """All of it."""
+
+    def __init__(self, ranks: int, a_host: int = 8, a_group: int = 8) -> None:
+        self.began_s = time.monotonic() - 1000.0
+        self.hosts = [Host(f"node{n}") for n in range((ranks + a_host - 1) // a_host)]
+        self.ranks: list[Rank] = []
+        for n in range(ranks):
+            host = self.hosts[n // a_host]
+            rank = Rank(f"rg_{n // a_group}", n % a_group, a_group, host)
+            host.ranks.append(rank)
+            self.ranks.append(rank)
+        self.stands_s: float | None = None
+        """From when on nobody steps."""
+        self.asked: dict[str, int] = {"host": 0, "state": 0, "other": 0}
+
+    def hang(self, rank: Rank) -> None:
+        """It computes for ever from its next step on."""
+        now_s = time.monotonic()
+        step = int((now_s - self.began_s) / STEP_S) + 1
+        rank.hangs_s = self.began_s + step * STEP_S
+        self.stands_s = rank.hangs_s + _COMPUTES * STEP_S
+
+    def write_targets(self, path: Path) -> None:
+        """A file_sd list of all WorkerServers."""
+        path.write_text(json.dumps([{"targets": [rank.url for rank in self.ranks]}]))
+
+    # -- what a rank says ----------------------------------------------------------------------
+
+    def report(self, rank: Rank) -> dict[str, Any]:
+        """Its state now, as JSON."""
+        now_s = time.monotonic()
+        at_s = now_s if self.stands_s is None else min(now_s, self.stands_s)
+        step, into = divmod((at_s - self.began_s) / STEP_S, 1.0)
+        if rank.hangs_s is not None and now_s >= rank.hangs_s:
+            step, phase, age_s = (
+                (rank.hangs_s - self.began_s) / STEP_S,
+                "forward",
+                now_s - rank.hangs_s,
+            )
+        elif into < _COMPUTES and (self.stands_s is None or now_s < self.stands_s):
+            phase, age_s = "forward", into * STEP_S
+        else:
+            phase, age_s = "communication", (into - _COMPUTES) * STEP_S + now_s - at_s
+        number = int(step)
+        since_s = round(max(0.0, now_s - self.began_s - number * STEP_S), 3)
+        return {
+            "identity": self._identity(rank),
+            "process": {"alive": True, "state": "S", "threads": 40, "rss_bytes": 3 << 30,
+                        "interpreter_age_s": 0.2, "cores": 1.1, "starved": 0.01, "bytes_s": 1e6},
+            "step": {
+                "step": number, "attempt": number, "progress": 2 * number + (phase != "forward"),
+                "phase": phase, "phase_age_s": round(max(0.0, age_s), 3), "commits": number - 1,
+                "last_commit_age_s": since_s,
+                "replica_id": f"{rank.group}:uuid", "quorum_id": 7,
+                "participants": len(self.ranks) // rank.size, "loss": 2.5, "tokens": 4096 * number,
+                "seconds": {"forward": number * _COMPUTES, "communication": number * 0.2},
+            },
+            "heads": [["default", rank.size, 10 * number, 0, "all_reduce", since_s],
+                      ["torchft", 8, number, 0, "all_reduce", since_s]],
+        }  # fmt: skip
+
+    def _identity(self, rank: Rank) -> dict[str, Any]:
+        return {
+            "job": "sim", "group": rank.group, "group_rank": rank.number, "world_size": rank.size,
+            "host": rank.host.name, "pid": 1000 + rank.number, "incarnation": f"{rank.name}#0",
+        }  # fmt: skip
+
+    def answer(self, host: Host, path: str) -> bytes:
+        """The body for a path: `/RANK/v1/state`, `/RANK/v1/host`."""
+        name, _, rest = path.lstrip("/").partition("/")
+        if rest == "v1/host":
+            self.asked["host"] += 1
+            entries = [{"rank": one.name, "url": one.url, "report": self.report(one)}
+                       for one in host.ranks]  # fmt: skip
+            return json.dumps(
+                {"schema": wire.SCHEMA, "host": host.name, "entries": entries}
+            ).encode()
+        rank = next((one for one in host.ranks if one.name == name), None)
+        if rank is None or rest != "v1/state":
+            self.asked["other"] += 1
+            return b""
+        self.asked["state"] += 1
+        return json.dumps({"schema": wire.SCHEMA, **self.report(rank)}).encode()
+
+    # -- how it is served ----------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Listen for every host; returns once all do."""
+        for host in self.hosts:
+            server = await asyncio.get_running_loop().create_server(
+                lambda host=host: _Connection(self, host), "127.0.0.1", 0, backlog=64,
+                family=socket.AF_INET,
+            )  # fmt: skip
+            host.port = server.sockets[0].getsockname()[1]
+            if host.behaves == "gone":
+                server.close()
+
+
+class _Connection(asyncio.Protocol):
+    """Just enough HTTP: requests without a body, kept connections."""
+
+    def __init__(self, fleet: Fleet, host: Host) -> None:
+        self._fleet, self._host = fleet, host
+        self._buffer = b""
+
+    def connection_made(self, transport: Any) -> None:
+        """Somebody asks."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """A request, or a part of one."""
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+            self._answer(head.split(b" ", 2)[1].decode())
+
+    def _answer(self, path: str) -> None:
+        behaves = self._host.behaves
+        if behaves == "silent":
+            return
+        body = (
+            b'{"schema": 1, "entries": 7'
+            if behaves == "garbage"
+            else self._fleet.answer(self._host, path)
+        )
+        status = b"200 OK" if body else b"404 Not Found"
+        head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        said = head % (status, len(body)) + body
+        if behaves != "slow":
+            self._transport.write(said)
+            return
+        loop = asyncio.get_running_loop()
+        for at in range(0, len(said), 64):  # a few KiB take minutes
+            loop.call_later(at / 64, self._drip, said[at : at + 64])
+
+    def _drip(self, piece: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(piece)
