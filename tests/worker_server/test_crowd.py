@@ -117,7 +117,8 @@ def test_the_hosts_port_outlives_the_rank_and_the_sidecar_that_has_it(start_rank
         assert rank.endpoint
 
     def look():
-        with contextlib.suppress(OSError):
+        # one that ends may do so in the middle of its answer
+        with contextlib.suppress(OSError, http.client.HTTPException):
             return wire.parse_host(ask(port, wire.PATH_HOST)[1])
         return None
 
