@@ -55,20 +55,8 @@ def missed(
         # beside one that is traced it may wait for it, in a backward pass that looks like work
         and (track.group not in looked_at or standing[track.rank] is Standing.TRACED)
     ]
-    if unknown:
-        lanes: dict[int, list[RankTrack]] = {}
-        for track in tracks:
-            lanes.setdefault(track.identity.group_rank, []).append(track)
-        still_s = history.config.stall_floor_s / 2
-        for track in unknown:
-            mates = [m for m in lanes[track.identity.group_rank] if m.group != track.group]
-            if not _reaches_quorums(history, track):
-                mates = []  # nobody waits for it there, however its quorum id reads
-            waiting = [m for m in mates if m.stall_s >= still_s and _waits_for(m, track)]
-            own = history.groups()[track.group]
-            waiting += [m for m in own if m.stall_s >= still_s and _waits_within(m, track)]
-            if waiting:
-                found.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
+    for track, waiting in _awaited(history, tracks, unknown):
+        found.setdefault(track.rank, set()).update(mate.rank for mate in waiting)
     found = found or _by_elimination(history, tracks, standing)
     victims = {waiter for waiting in found.values() for waiter in waiting}
     return {
@@ -76,6 +64,29 @@ def missed(
         for rank, waiting in sorted(found.items())
         if rank not in victims
     }
+
+
+def _awaited(
+    history: History, tracks: Iterable[RankTrack], unknown: Sequence[RankTrack]
+) -> Iterable[tuple[RankTrack, list[RankTrack]]]:
+    """Those for whom ranks of other groups, or of their own, are seen waiting; with these."""
+    still_s = history.config.stall_floor_s / 2
+    lanes: dict[int, dict[_Place, list[RankTrack]]] = {}
+    for track in tracks if unknown else ():
+        if track.fresh is not None and track.stall_s >= still_s:
+            lane = lanes.setdefault(track.identity.group_rank, {})
+            lane.setdefault(_place_across(track), []).append(track)
+    for track in unknown:
+        waiting: list[RankTrack] = []
+        # else nobody waits for it there, however its quorum id reads
+        if _reaches_quorums(history, track):
+            for mates in lanes.get(track.identity.group_rank, {}).values():
+                if _waits_for(mates[0], track):
+                    waiting += (mate for mate in mates if mate.group != track.group)
+        own = history.groups()[track.group]
+        waiting += [m for m in own if m.stall_s >= still_s and _waits_within(m, track)]
+        if waiting:
+            yield track, waiting
 
 
 def _by_elimination(
@@ -121,9 +132,19 @@ def _launched(track: RankTrack) -> bool:
     return any(head.enqueued > head.completed for head in across(track))
 
 
+_Place = tuple[object, ...]
+
+
+def _place_across(track: RankTrack) -> _Place:
+    """All that `_waits_for` asks of a mate: thousands stand at one place, asked about once."""
+    step = track.step
+    heads = tuple((h.name, h.inside, h.enqueued, h.completed) for h in across(track))
+    return (heads, step and (step.quorum_id, step.source, _place(step)))
+
+
 def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
     """Whether a rank of another replica group waits for this one across groups."""
-    if mate.fresh is None or track.report is None:
+    if track.report is None:
         return False
     if any(_not_entered(head, mate, track) for head in across(mate)):
         return True

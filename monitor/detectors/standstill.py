@@ -32,7 +32,7 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     config = history.config
     alive = [t for t in history.present() if graph.standing[t.rank] is not Standing.DEAD]
     waiting = [t for t in alive if graph.standing[t.rank] in _WAITS]
-    others = [track for track in alive if track not in waiting]
+    others = [t for t in alive if graph.standing[t.rank] not in _WAITS]
     if not alive or history.away is not None or history.unfollowed() is not None:
         return ()
     if not waiting and not all(
