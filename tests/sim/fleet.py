@@ -11,6 +11,7 @@ import asyncio
 import json
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -58,8 +59,15 @@ class Rank:
 class Fleet:
     """All of it."""
 
-    def __init__(self, ranks: int, a_host: int = 8, a_group: int = 8) -> None:
-        self.began_s = time.monotonic() - 1000.0
+    def __init__(
+        self,
+        ranks: int,
+        a_host: int = 8,
+        a_group: int = 8,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self.began_s = clock() - 1000.0
         self.hosts = [Host(f"node{n}") for n in range((ranks + a_host - 1) // a_host)]
         self.ranks: list[Rank] = []
         for n in range(ranks):
@@ -73,7 +81,7 @@ class Fleet:
 
     def hang(self, rank: Rank) -> None:
         """It computes for ever from its next step on."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         step = int((now_s - self.began_s) / STEP_S) + 1
         rank.hangs_s = self.began_s + step * STEP_S
         self.stands_s = rank.hangs_s + _COMPUTES * STEP_S
@@ -86,7 +94,7 @@ class Fleet:
 
     def report(self, rank: Rank) -> dict[str, Any]:
         """Its state now, as JSON."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         at_s = now_s if self.stands_s is None else min(now_s, self.stands_s)
         step, into = divmod((at_s - self.began_s) / STEP_S, 1.0)
         if rank.hangs_s is not None and now_s >= rank.hangs_s:

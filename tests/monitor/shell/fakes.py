@@ -237,6 +237,8 @@ class FakeFleet(FakeServer):
         super().__init__(tls)
         self.ranks: dict[RankName, FakeRank] = {}
         self.redirects: dict[RankName, str] = {}
+        self.host_page: Callable[[FakeRank], Page] | None = None
+        """How a WorkerServer answers for its host; None: as one that has no such page."""
         self.serve_record: Callable[[FakeRank, str], Page] | None = None
 
     def add(self, group: str = "rg_0", group_rank: int = 0, **options: Any) -> FakeRank:
@@ -260,6 +262,8 @@ class FakeFleet(FakeServer):
             handler.reply(307, "text/plain", b"", Location=self.redirects[rank.identity.rank])
         elif rest == "v1/state":
             self._state(handler, rank)
+        elif rest == "v1/host" and self.host_page is not None:
+            handler.reply(*self.host_page(rank))
         else:
             self._page(handler, rank, rest)
 
