@@ -82,7 +82,8 @@ def _happened(body: Mapping[str, Any], account: Mapping[str, Any]) -> Iterator[L
     else:
         yield from _blamed(body, where)
     if body["victims"]:
-        yield from _row("waited", _list(body["victims"]))
+        more = body["victim_count"] - len(body["victims"])
+        yield from _row("waited", _list(body["victims"]) + (f" and {more:,} more" if more else ""))
     for rank, seen in body["seen"].items():
         yield from _row("now", f"{rank}: {seen}")
     for source, seen in body["evidence"].items():

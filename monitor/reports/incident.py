@@ -7,11 +7,9 @@ evidence. What comes from ranks, the Lighthouse and people is text and never mar
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from monitor.names import RankName, split_rank_name
 from monitor.reports.document import document
 from monitor.reports.incident_course import course
 from monitor.reports.incident_deeds import (
@@ -37,7 +35,7 @@ from monitor.reports.incident_pieces import (
 )
 from monitor.reports.incident_words import facts, sentence_of, title
 from monitor.reports.markup import element, escaped, words
-from monitor.reports.wording import counted, sentence
+from monitor.reports.wording import sentence
 
 STYLE: Final = "/static/incident.css"
 SCRIPT: Final = "/static/incident.js"
@@ -133,7 +131,10 @@ def _who(body: Mapping[str, Any]) -> Iterator[str]:
         ("culprits", _links(culprits, rank_link, _CULPRITS) or "nobody is accused"),
         ("their groups", _links(body["groups"], group_link, _GROUPS)),
         ("on hosts", _links(account["ran_on"], host_link, _GROUPS)),
-        ("waited for it", _victims(body["victims"])),
+        (
+            "waited for it",
+            _links(body["victims"], rank_link, _CULPRITS, body["victim_count"]) or "nobody",
+        ),
     ]
     if culprits:
         facts_of.append(("confidence", escaped(body["confidence"])))
@@ -154,27 +155,5 @@ def _dated(text: object) -> str:
     return _SINCE.sub(lambda found: f"since {time_of_day(float(found[1]))}", str(text))
 
 
-def _links(names: Sequence[str], link: Any, at_most: int) -> str:
-    return listed([link(str(one)) for one in names[:at_most]], len(names))
-
-
-def _victims(victims: Sequence[str]) -> str:
-    """A few by name, thousands by group."""
-    if not victims:
-        return "nobody"
-    if len(victims) <= _CULPRITS:
-        return _links(victims, rank_link, _CULPRITS)
-    groups = Counter(_group(str(rank)) for rank in victims)
-    told = [group_link(group) + escaped(f" ({count:,})") for group, count in list(groups.items())][
-        :_GROUPS
-    ]
-    return escaped(f"{counted(len(victims), 'rank')} of {counted(len(groups), 'group')}: ") + (
-        listed(told, len(groups))
-    )
-
-
-def _group(rank: str) -> str:
-    try:
-        return str(split_rank_name(RankName(rank))[0])
-    except ValueError:
-        return rank
+def _links(names: Sequence[str], link: Any, at_most: int, total: int = 0) -> str:
+    return listed([link(str(one)) for one in names[:at_most]], total or len(names))

@@ -196,7 +196,7 @@ def _unseen(body: Mapping[str, Any]) -> Fact:
 
 
 def _still(body: Mapping[str, Any]) -> Fact:
-    waiting = len(body["waiting"])
+    waiting = int(body["waiting"])
     if body["severity"] == "critical":
         waits = f"{counted(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'}"
         told = f"the job stands, {waits}" if waiting else "the job stands"

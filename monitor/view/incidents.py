@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from monitor.audit.account import account, account_to_json
 from monitor.audit.case import Case
 from monitor.incident import Incident
-from monitor.names import IncidentId
+from monitor.names import IncidentId, RankName
 from monitor.pipeline import RankHealth
 from monitor.store import DecisionRow, eviction_to_json
 from monitor.view.face import face_of
 from monitor.view.ranks import trouble_of
 from monitor.view.values import bundle_url, finite
 from monitor.view.view import View
+
+VICTIMS_TOLD: Final = 64
+"""By name; a fleet has thousands, and whoever shows an incident counts them."""
 
 
 def case_of(view: View, incident: Incident) -> Case:
@@ -41,9 +45,9 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "says": face.says,
         "next": face.next,
         "for_s": max(0.0, now_s - verdict.since_s) if incident.open else None,
-        "waiting": [
-            r for r in verdict.victims if health.get(r) in (RankHealth.WAITING, RankHealth.LATE)
-        ],
+        "waiting": sum(
+            health.get(r) in (RankHealth.WAITING, RankHealth.LATE) for r in verdict.victims
+        ),
         "seen": {
             seen.rank: told
             for seen in view.snapshot.observations
@@ -51,7 +55,8 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         },
         "confidence": str(verdict.confidence),
         "evidence": dict(verdict.evidence),
-        "victims": list(verdict.victims),
+        "victims": _some(view, verdict.victims),
+        "victim_count": len(verdict.victims),
         "lost_s": finite(verdict.lost_s),
         "lost_steps": incident.lost_steps,
         "before": None if incident.before is None else asdict(incident.before),
@@ -69,6 +74,14 @@ def incident_json(view: View, incident: Incident) -> dict[str, Any]:
         "account": account_to_json(account(case)),
         "bundle": _bundle_json(view, incident.id),
     }
+
+
+def _some(view: View, victims: Sequence[RankName]) -> list[RankName]:
+    """At most `VICTIMS_TOLD`: those first whom another incident accuses."""
+    if len(victims) <= VICTIMS_TOLD:
+        return list(victims)
+    accused = {rank for one in view.result.incidents if one.open for rank in one.culprits}
+    return sorted(victims, key=lambda rank: rank not in accused)[:VICTIMS_TOLD]
 
 
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:

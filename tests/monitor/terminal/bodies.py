@@ -37,9 +37,10 @@ def incident(name: str = "not_entered-rg_1.1-7", **more: Any) -> dict[str, Any]:
         "id": name, "kind": "not_entered", "state": "firing", "severity": "critical",
         "culprits": ["rg_1.1"], "groups": ["rg_1"], "since_s": NOW_S - 20,
         "reason": "rg_1.1 stands still in 'data'", "says": "rg_1.1 stands still in 'data'",
-        "next": "rg_1 is being evicted", "seen": {}, "waiting": ["rg_0.0"],
+        "next": "rg_1 is being evicted", "seen": {}, "waiting": 1,
         "last_seen_s": NOW_S, "bundle": None,
-        "victims": ["rg_0.0"], "milestones": {"first_seen_s": NOW_S - 15}, "eviction": None,
+        "victims": ["rg_0.0"], "victim_count": 1, "eviction": None,
+        "milestones": {"first_seen_s": NOW_S - 15},
         "account": {"outcome": "open", "holds": [], "back_on": []}, **more,
     }  # fmt: skip
 
