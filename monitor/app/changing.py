@@ -70,7 +70,8 @@ def register() -> Response:
             {"refused_name": identity.group},
         )
     known_as = registry.known_as(identity)
-    return answer({"schema": SCHEMA} | ({} if known_as is None else {"known_as": known_as}))
+    told = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
+    return answer({key: value for key, value in told.items() if value is not None})
 
 
 @changing.delete("/v1/register/<rank>")

@@ -38,6 +38,9 @@ from worker_server.wire import Identity, Registration, WireError
 
 LAPSE_GRACE_S: Final = 60.0
 """Longer: a dead host is seen for longer; a rank that left without a word lingers as long."""
+RENEWALS_A_SECOND: Final = 200
+RENEW_LEAST_S: Final = 5.0
+RENEW_MOST_S: Final = 60.0
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 3600.0
 UNNAMED: Final = GroupName("job")
@@ -124,6 +127,14 @@ class Registry:
         target = Target(identity, registration.url, lease_s, Source.LEASE, now_s, born_s)
         with self._lock:
             return self._admit(target)
+
+    @property
+    def renew_s(self) -> float | None:
+        """How long ranks may take to renew, where there are many: polls keep a lease as well, and so
+        many renewals a second are enough. None: as they like.
+        """
+        wanted_s = len(self._targets) / RENEWALS_A_SECOND
+        return min(RENEW_MOST_S, wanted_s) if wanted_s > RENEW_LEAST_S else None
 
     def _admit(self, target: Target) -> Standing:
         rank, old = target.rank, self._targets.get(target.rank)

@@ -74,6 +74,33 @@ def test_a_lease_is_asked_renewed_and_given_back(monitor):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("said", "waits_s"),
+    [("40", 40), ("0.5", 0.5), ("60", 60), ("60.1", 7), ("-1", 7), ("NaN", 7), ("1e999", 7),
+     ("true", 7), ('"40"', 7), ("null", 7)],
+)  # fmt: skip
+def test_a_monitor_of_many_says_when_to_come_again_within_bounds(said, waits_s):
+    lease = registrar("http://127.0.0.1:9")
+    lease._heed(b'{"schema": 1, "renew_s": 7}')
+    lease._heed(f'{{"schema": 1, "renew_s": {said}}}'.encode())
+    assert lease._renew_s == waits_s
+
+
+def test_who_was_told_to_come_later_does(monitor):
+    patient = FakeMonitor(answer=lambda _: (200, {"renew_s": 60}))
+    leases = [registrar(url) for url in (patient.url, monitor.url)]
+    try:
+        for lease in leases:
+            lease.start()
+        eventually(lambda: len(monitor.calls) > 5, "the other one has renewed some times")
+        assert [call[0] for call in patient.calls] == ["POST"]
+    finally:
+        for lease in leases:
+            lease.stop()
+            lease.join(5)
+        patient.close()
+
+
 def test_a_monitor_that_is_away_is_found_when_it_comes():
     away = FakeMonitor()
     away.close()

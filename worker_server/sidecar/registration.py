@@ -26,6 +26,7 @@ from worker_server import wire
 LEASE_S = 15.0
 _TIMEOUT_S = 3.0
 _MAX_WAIT_S = 15.0
+_RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
 """Between two looks at the rank's name."""
 _MAX_ANSWER = 16 * 1024
@@ -86,6 +87,8 @@ class Registrar(threading.Thread):
         """As whom the rank was registered last."""
         self._token = token
         self._stop_asked = threading.Event()
+        self._renew_s = 0.0
+        """What the monitor asked for: thousands that renew every 5 s would be all that it does."""
 
     def run(self) -> None:
         """Renew until asked to stop."""
@@ -97,7 +100,7 @@ class Registrar(threading.Thread):
             self._told = registration.identity
             problem = self._call("POST", wire.PATH_REGISTER, self._body(registration))
             later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
-            wait = registration.lease_s / 3 if problem is None else later
+            wait = max(registration.lease_s / 3, self._renew_s) if problem is None else later
             due_s = time.monotonic() + wait
             if up != (problem is None):
                 up = problem is None
@@ -130,20 +133,28 @@ class Registrar(threading.Thread):
                 connection.request(method, self._monitor.path.rstrip("/") + path, body, headers)
                 response = connection.getresponse()
                 status = response.status
-                if method == "POST" and self._on_name is not None:
-                    self._heed(response.read(_MAX_ANSWER), self._on_name)
+                if method == "POST":
+                    self._heed(response.read(_MAX_ANSWER))
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as exc:
             return repr(exc)
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
-    def _heed(self, body: bytes, on_name: OnName) -> None:
-        """Act on what the monitor says of the name; any other answer is no news here."""
+    def _heed(self, body: bytes) -> None:
+        """Act on what the monitor says of the name, and of when to come again; any other answer is
+        no news here.
+        """
         try:
             answer = json.loads(body)
             refused, known_as = answer.get("refused_name"), answer.get("known_as")
+            renew_s = answer.get("renew_s")
         except (ValueError, AttributeError, RecursionError):
+            return
+        if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
+            self._renew_s = renew_s
+        on_name = self._on_name
+        if on_name is None:
             return
         renamed = self._told.launched_as is not None
         if renamed and refused == self._told.group:

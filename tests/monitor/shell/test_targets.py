@@ -148,6 +148,14 @@ class TestLeases:
         target = self.registry.get(RANK)
         return None if target is None else target.identity.incarnation
 
+    def test_the_more_there_are_the_more_seldom_they_renew(self) -> None:
+        assert self.registry.renew_s is None
+        for n in range(1200):
+            self.registry.register(named(f"rg_{n}", incarnation=str(n)))
+        assert self.registry.renew_s == 6
+        self.registry._targets.update({RankName(f"x.{n}"): None for n in range(20_000)})
+        assert self.registry.renew_s == 60
+
     def test_a_registered_rank_is_a_target(self) -> None:
         self.registry.register(registration())
         assert [target.rank for target in self.registry.targets()] == [RANK]
