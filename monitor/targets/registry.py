@@ -130,8 +130,9 @@ class Registry:
 
     @property
     def renew_s(self) -> float | None:
-        """How long ranks may take to renew, where there are many: polls keep a lease as well, and so
-        many renewals a second are enough. None: as they like.
+        """How long ranks may take to renew, where there are many: polls keep a lease as well.
+
+        None: as they like.
         """
         wanted_s = len(self._targets) / RENEWALS_A_SECOND
         return min(RENEW_MOST_S, wanted_s) if wanted_s > RENEW_LEAST_S else None
