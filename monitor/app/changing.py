@@ -19,9 +19,9 @@ from worker_server.wire import Identity, WireError, parse_registration
 
 HOURS_MAX: Final = 24.0 * 366
 _AUTHOR_MAX_CHARS: Final = 80
-_NAME: Final = re.compile(r"(?!-)[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
-"""Names travel into URLs, labels and shells: no blanks, slashes, quotes or control characters, no
-option of a command."""
+_NAME: Final = re.compile(r"(?![-=])[^\x00-\x20\x7f/\\<>\"'\ud800-\udfff]{1,128}")
+"""Names travel into URLs, labels, shells and sheets: no blanks, slashes, quotes or control
+characters, no option of a command and no formula."""
 
 
 changing = Blueprint("changing", __name__)
@@ -167,6 +167,8 @@ def _check_names(identity: Identity) -> None:
         ("incarnation", identity.incarnation),
     ):
         _name(key, value)
+    if ":" in identity.group:  # what follows it in a replica id is no part of the name
+        raise Refusal(400, f"'group' is not a name without a colon: {identity.group[:60]!r}")
     if identity.launched_as is not None:
         _name("launched_as", identity.launched_as)
 

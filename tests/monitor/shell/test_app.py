@@ -281,7 +281,8 @@ def test_a_bad_request_is_answered_in_one_line(
 @pytest.mark.parametrize(
     ("key", "value"),
     [("group", "a b"), ("group", "a/b"), ("group", ""), ("host", "x" * 129), ("job", "\ud800"),
-     ("incarnation", "a\nb"), ("group", "<script>"), ("group", "-rf"), ("group", "a\u202eb")],
+     ("incarnation", "a\nb"), ("group", "<script>"), ("group", "-rf"), ("group", "a\u202eb"),
+     ("group", "=1+1"), ("host", "=cmd"), ("group", "rg_1:uuid")],
 )  # fmt: skip
 def test_names_that_would_hurt_elsewhere_are_not_registered(
     unmoved: Api, fleet: FakeFleet, key: str, value: str
