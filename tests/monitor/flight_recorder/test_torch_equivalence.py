@@ -65,7 +65,7 @@ SIZELESS = {
     "ALLGATHER_coalesced": [([], [])], "REDUCE_SCATTER_coalesced": [([], [])],
     "coalesced": [([], [])],
 }  # fmt: skip
-FREE = {"all_to_all_v_single", "all_gather_v", "reduce_scatter_v"}
+FREE = {"all_to_all_single", "all_to_all_v_single", "all_gather_v", "reduce_scatter_v"}
 """Whose sizes differ between healthy members, though torch compares them."""
 CHECKED = {"all_gather", "all_gather_into_tensor_coalesced", "reduce_scatter",
            "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"}  # fmt: skip
