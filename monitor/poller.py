@@ -105,6 +105,8 @@ class Poller:
         """URL of a WorkerServer that answered for its host -> whom it knew."""
         self._dumb: dict[str, float] = {}
         """URL of one that could not answer for its host -> until when it need not; monotonic."""
+        self._failed: dict[str, int] = {}
+        """URL of which it is not known who answers there -> how often nobody did."""
         self._left: frozenset[RankName] = frozenset()
         """Who was not asked in the last sweep."""
 
@@ -164,14 +166,22 @@ class Poller:
     async def _identify(
         self, urls: Sequence[str], end: float
     ) -> Sequence[StateReport | Unreachable]:
-        """Who answers there, as many as are let in at once."""
-        turns = asyncio.Semaphore(_AT_ONCE)
+        """Who answers there, as many as are let in at once; those last who did not before."""
+        turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
+        self._failed = {url: times for url, times in self._failed.items() if url in wanted}
+        found: dict[str, StateReport | Unreachable] = {}
 
-        async def ask(url: str) -> StateReport | Unreachable:
+        async def ask(url: str) -> None:
             async with turns:
-                return await self._state(url, end)
+                if time.monotonic() >= end:
+                    found[url] = Unreachable(Failure.UNASKED, "its turn did not come")
+                    return
+                found[url] = told = await self._state(url, end)
+                if isinstance(told, Unreachable):
+                    self._failed[url] = self._failed.get(url, 0) + 1
 
-        return await asyncio.gather(*(ask(url) for url in urls))
+        await asyncio.gather(*map(ask, sorted(urls, key=lambda url: self._failed.get(url, 0))))
+        return [found[url] for url in urls]
 
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
