@@ -14,9 +14,13 @@ C++), the group is told, and that it cannot be known which of its ranks is the s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import is_
 from statistics import median
+from typing import Final
 
 from monitor import cohort
 from monitor.detectors.slow_phase import TRANSFERS, Blame, blame
@@ -170,13 +174,19 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
     One of three at least without phases, whose peers agree: the busiest in nearly every window, by
     as much as the mild rule asks of one, over so many windows together.
     """
+    last = _pace(windows[-1], track)
+    if last is None or last.calls is None or last.cohort < 3:
+        return None
     count, least_ahead = _STARVED_WINDOWS, _STARVED_AHEAD
     if not _starved(windows[-count:], track.rank).alone:
         count, least_ahead = _STEADY_WINDOWS, _STEADY_AHEAD
     recent = windows[-count:]
     present = [p for window in recent if (p := _pace(window, track)) is not None]
-    if len(present) < count or present[-1].calls is None or present[-1].cohort < 3:
+    if len(present) < count:
         return None
+    busy_s = sum(p.busy_s / p.work for p in present) / len(present)
+    if busy_s <= (1 + rule.ratio) / 2 * sum(p.usual_s for p in present) / len(present):
+        return None  # most: its peers need not be gone through
     lane = track.identity.group_rank
     peers: dict[RankName, list[Pace]] = {}
     for window in recent:
@@ -185,7 +195,6 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
                 peers.setdefault(rank, []).append(pace)
     most_s = [max(p.busy_s for p in each) for each in zip(*peers.values(), strict=False)]
     ahead = sum(p.busy_s > m for p, m in zip(present, most_s, strict=False))
-    busy_s = sum(p.busy_s / p.work for p in present) / len(present)
     means = [sum(p.busy_s for p in each) / len(each) for each in peers.values()]
     lows = [sum(p.low_s for p in each) / len(each) for each in peers.values()]
     low_s = sum(p.low_s / p.work for p in present) / len(present)
@@ -265,9 +274,25 @@ def _cores(history: History, rank: RankName) -> tuple[float, float]:
 
 
 def _starved(windows: Sequence[Window], rank: RankName) -> _Starved:
+    means, worst = _starving(windows)
+    other = next((share for share, name in worst if name != rank), 0.0)
+    return _Starved(means.get(rank, 0.0), other)
+
+
+def _starving(windows: Sequence[Window]) -> _Means:
+    """The mean of each rank, and the two worst: every rank of a tick asks for the same windows."""
+    for known, before in _LATELY:
+        if len(known) == len(windows) and all(map(is_, known, windows)):
+            return before
     shares = _by_rank(windows, lambda pace: pace.starved)
     means = {name: sum(each) / len(each) for name, each in shares.items()}
-    return _Starved(means.pop(rank, 0.0), max(means.values(), default=0.0))
+    found = means, nlargest(2, ((share, name) for name, share in means.items()))
+    _LATELY.append((tuple(windows), found))
+    return found
+
+
+_Means = tuple[dict[RankName, float], list[tuple[float, RankName]]]
+_LATELY: Final[deque[tuple[tuple[Window, ...], _Means]]] = deque(maxlen=4)
 
 
 def _by_rank(
